@@ -1,0 +1,33 @@
+# Each target is a line or two; the work is in ops/dev and in the programs.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+GUEST_TARGET := $(shell uname -m)-unknown-linux-gnu
+
+.PHONY: help run test lint fmt build image fused bench
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: ## from nothing to a running microVM: packages, build, local stack, hello
+	@ops/dev/run.sh
+
+test: ## everything CI runs
+	@ops/dev/test.sh
+
+lint: ## formatting, clippy and shellcheck, as CI runs them
+	@ops/dev/lint.sh
+
+fmt: ## format the tree
+	@cargo fmt --all
+
+build: ## release build of every program
+	@cargo build --release --locked --bins
+
+fused: ## the guest agent, static, for the initramfs
+	@ops/dev/fused.sh
+
+image: ## kernel, initramfs and base root file system in the user's cache
+	@ops/dev/image.sh
+
+bench: ## the figures of ARCHITECTURE.md's budget, as ratios
+	@ops/dev/bench.sh

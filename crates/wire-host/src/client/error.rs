@@ -1,0 +1,193 @@
+//! What can go wrong when a control plane calls a host agent, classified once.
+//!
+//! Callers branch on the variant, never on text. [`HostError::is_retryable`] says whether the same
+//! call may be repeated as it is.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::StatusCode;
+use thiserror::Error;
+
+use crate::url_policy::AgentUrl;
+
+/// Which call failed: for messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each variant is the route it is named after")]
+pub enum Call {
+    Health,
+    Capacity,
+    Create,
+    List,
+    Get,
+    Delete,
+    Upload,
+    Exec,
+    StartAgent,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Health => "health",
+            Self::Capacity => "capacity",
+            Self::Create => "create",
+            Self::List => "list",
+            Self::Get => "get",
+            Self::Delete => "delete",
+            Self::Upload => "upload",
+            Self::Exec => "exec",
+            Self::StartAgent => "start-agent",
+        })
+    }
+}
+
+/// A failed call.
+#[derive(Debug, Error)]
+pub enum HostError {
+    /// 401: the token is not this agent's.
+    #[error("host agent at {agent} rejected the token")]
+    Unauthorized {
+        /// Who answered.
+        agent: AgentUrl,
+    },
+    /// 404: no such VM (or a route that this agent does not have).
+    #[error("{call}: {text}")]
+    NotFound {
+        /// The call.
+        call: Call,
+        /// The agent's reason.
+        text: String,
+    },
+    /// 409: in the way of something that exists.
+    #[error("{call}: {text}")]
+    Conflict {
+        /// The call.
+        call: Call,
+        /// The agent's reason.
+        text: String,
+    },
+    /// 400, 411, 413 or 422: the request itself is wrong.
+    #[error("{call}: {text}")]
+    BadRequest {
+        /// The call.
+        call: Call,
+        /// The agent's reason.
+        text: String,
+    },
+    /// 503: full or busy; the agent may have said when to come back.
+    #[error("{call}: host agent at {agent} is busy: {text}")]
+    Busy {
+        /// The call.
+        call: Call,
+        /// Who answered.
+        agent: AgentUrl,
+        /// The agent's reason.
+        text: String,
+        /// From `Retry-After`.
+        retry_after: Option<Duration>,
+    },
+    /// Any other status: the agent tried and failed.
+    #[error("{call}: host agent at {agent} answered {status}: {text}")]
+    Agent {
+        /// The call.
+        call: Call,
+        /// Who answered.
+        agent: AgentUrl,
+        /// The status.
+        status: StatusCode,
+        /// The agent's reason.
+        text: String,
+    },
+    /// No connection could be made, so the agent has not seen the call.
+    #[error("{call}: host agent at {agent} is unreachable")]
+    Unreachable {
+        /// The call.
+        call: Call,
+        /// Who did not answer.
+        agent: AgentUrl,
+        /// The reason.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The call was sent and no whole answer came back: it may or may not have happened.
+    #[error("{call}: no answer from the host agent at {agent}")]
+    NoAnswer {
+        /// The call.
+        call: Call,
+        /// Who did not answer.
+        agent: AgentUrl,
+        /// The reason.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The answer is larger than the contract allows.
+    #[error("{call}: the answer of the host agent at {agent} is larger than {limit} bytes")]
+    TooLarge {
+        /// The call.
+        call: Call,
+        /// Who answered.
+        agent: AgentUrl,
+        /// The bound.
+        limit: usize,
+    },
+    /// A success whose body is not what the contract says.
+    #[error("{call}: host agent at {agent} sent an answer that does not parse")]
+    Malformed {
+        /// The call.
+        call: Call,
+        /// Who answered.
+        agent: AgentUrl,
+        /// The reason.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl HostError {
+    /// Whether the agent refused before doing anything, so that the same call may simply be
+    /// repeated. An interrupted call ([`Self::NoAnswer`]) is not: look first what came of it.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::Unreachable { .. } => true,
+            Self::Unauthorized { .. }
+            | Self::NotFound { .. }
+            | Self::Conflict { .. }
+            | Self::BadRequest { .. }
+            | Self::Agent { .. }
+            | Self::NoAnswer { .. }
+            | Self::TooLarge { .. }
+            | Self::Malformed { .. } => false,
+        }
+    }
+
+    /// Sorts a non-success answer by its status.
+    pub(super) fn from_status(
+        call: Call,
+        agent: &AgentUrl,
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        text: String,
+    ) -> Self {
+        let agent = agent.clone();
+        match status.as_u16() {
+            401 => Self::Unauthorized { agent },
+            404 => Self::NotFound { call, text },
+            409 => Self::Conflict { call, text },
+            400 | 411 | 413 | 422 => Self::BadRequest { call, text },
+            503 => Self::Busy {
+                call,
+                agent,
+                text,
+                retry_after,
+            },
+            _ => Self::Agent {
+                call,
+                agent,
+                status,
+                text,
+            },
+        }
+    }
+}

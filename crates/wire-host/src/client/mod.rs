@@ -1,0 +1,13 @@
+//! Typed client of a host agent.
+//!
+//! One [`HostTransport`] holds the connections of a whole process; a [`HostClient`] is one agent's
+//! address and token on top of it and is cheap to make and clone. Redirects are refused, every call
+//! has its own bound (see [`crate::limits`]), and error bodies are read up to a cap.
+
+mod calls;
+mod error;
+mod transport;
+
+pub use calls::HostClient;
+pub use error::{Call, HostError};
+pub use transport::{HostTransport, TransportError};

@@ -1,0 +1,40 @@
+//! The connection pool shared by all agents of a process.
+
+use thiserror::Error;
+
+use crate::limits;
+
+/// Keeps connections to host agents. Clone it freely; the clones share the pool.
+#[derive(Debug, Clone)]
+pub struct HostTransport {
+    pub(super) http: reqwest::Client,
+}
+
+/// The HTTP client could not be built, which means the system's TLS roots are unusable.
+#[derive(Debug, Error)]
+#[error("cannot set up the HTTP client for host agents")]
+pub struct TransportError(#[source] reqwest::Error);
+
+impl HostTransport {
+    /// Makes a pool.
+    ///
+    /// # Errors
+    /// The system's TLS roots cannot be read.
+    pub fn new() -> Result<Self, TransportError> {
+        // The TLS crates carry no default provider here; an error means one is installed already.
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            let _already = rustls::crypto::ring::default_provider().install_default();
+        }
+        let http = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            // A proxy from the environment would be handed the agent's token.
+            .no_proxy()
+            .connect_timeout(limits::CONNECT_LIMIT)
+            .pool_idle_timeout(limits::POOL_IDLE)
+            .pool_max_idle_per_host(limits::POOL_IDLE_PER_HOST)
+            .tcp_nodelay(true)
+            .build()
+            .map_err(TransportError)?;
+        Ok(Self { http })
+    }
+}

@@ -1,0 +1,3 @@
+//! The client against a scripted server on loopback: what is sent, and how answers are sorted.
+
+mod client;

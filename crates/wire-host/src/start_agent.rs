@@ -91,10 +91,6 @@ pub enum Protocol {
 impl Protocol {
     /// Whether this is the default, which older agents assume.
     #[must_use]
-    #[expect(
-        clippy::trivially_copy_pass_by_ref,
-        reason = "the shape serde's skip attribute calls"
-    )]
     pub fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp)
     }

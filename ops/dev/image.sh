@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Builds what a guest boots into the user's cache, unless it is there and nothing changed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+dir=${FUSE_IMAGE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/fuse/image}
+agent=${1:-target/release/fc-agent}
+[ -x "$agent" ] || { cargo build --release --locked --bin fc-agent; agent=target/release/fc-agent; }
+fused=$(ops/dev/fused.sh)
+"$agent" image build --out "$dir" --fused "$fused"

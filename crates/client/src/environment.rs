@@ -1,0 +1,113 @@
+//! Environments: create, read, destroy, exec.
+
+use std::time::Duration;
+
+use fuse_wire_api::{
+    CreateEnvironment, Environment, EnvironmentList, ExecRequest, ExecResponse, ListEnvironments,
+};
+use reqwest::header::HeaderValue;
+use reqwest::{Method, StatusCode};
+
+use crate::transport::{decode, read};
+use crate::{Client, Error};
+
+/// Bound of a create that returns only when the guest runs: boot, files, startup script.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(600);
+/// What an exec may take beyond the guest's own limit.
+const EXEC_SLACK: Duration = Duration::from_secs(30);
+/// The server's limits of an exec: what it uses when none is given, and the most it allows.
+const EXEC_DEFAULT: Duration = Duration::from_secs(60);
+const EXEC_LONGEST: Duration = Duration::from_secs(600);
+
+/// Outcome of a create that does not wait.
+#[derive(Debug, Clone)]
+pub struct Created {
+    /// The record as it was when the server answered.
+    pub environment: Environment,
+    /// The server went on in the background: the record is not running yet, its events tell the
+    /// rest. False from a server that waits whatever it is asked.
+    pub in_progress: bool,
+}
+
+impl Client {
+    /// Creates an environment and returns when it runs.
+    ///
+    /// # Errors
+    /// See [`Error`]; a create that failed has left nothing behind.
+    pub async fn create(&self, request: &CreateEnvironment) -> Result<Environment, Error> {
+        let call = self.call(Method::POST, &["v1", "environments"])?;
+        self.fetch(call.timeout(Some(CREATE_TIMEOUT)).json(request)?).await
+    }
+
+    /// Creates an environment and returns as soon as the server has accepted it.
+    ///
+    /// # Errors
+    /// See [`Error`]: validation and placement are answered here, everything later by the events.
+    pub async fn create_in_background(
+        &self,
+        request: &CreateEnvironment,
+    ) -> Result<Created, Error> {
+        let call = self
+            .call(Method::POST, &["v1", "environments"])?
+            .timeout(Some(CREATE_TIMEOUT))
+            .header("prefer", HeaderValue::from_static("respond-async"))
+            .json(request)?;
+        let response = self.send(call).await?;
+        let in_progress = response.status() == StatusCode::ACCEPTED;
+        let url = self.base_url().to_string();
+        let environment = decode(&read(response, &url).await?, &url)?;
+        Ok(Created { environment, in_progress })
+    }
+
+    /// One page of environments, ordered by id.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn environments(&self, query: &ListEnvironments) -> Result<EnvironmentList, Error> {
+        let filter = |text: &'static str, value: &'_ str| (text, (!value.is_empty()).then(|| value.to_owned()));
+        let filters = [
+            filter("task_id", &query.task_id),
+            filter("state", &query.state),
+            filter("host_id", &query.host_id),
+            ("limit", query.limit.clone()),
+            ("cursor", query.cursor.clone()),
+        ];
+        let pairs: Vec<_> = filters.iter().map(|(name, value)| (*name, value.as_deref())).collect();
+        self.fetch(self.call(Method::GET, &["v1", "environments"])?.query(&pairs)).await
+    }
+
+    /// One environment.
+    ///
+    /// # Errors
+    /// See [`Error`]; a destroyed or failed environment is not found.
+    pub async fn environment(&self, id: &str) -> Result<Environment, Error> {
+        self.fetch(self.call(Method::GET, &["v1", "environments", id])?).await
+    }
+
+    /// Destroys an environment, from any state.
+    ///
+    /// # Errors
+    /// See [`Error`]; the second call for one id is not found.
+    pub async fn destroy(&self, id: &str) -> Result<(), Error> {
+        // The server stops the guest before it answers.
+        let call = self.call(Method::DELETE, &["v1", "environments", id])?;
+        self.perform(call.timeout(Some(CREATE_TIMEOUT))).await
+    }
+
+    /// Runs a command in a guest. Any exit status is a success of the call.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn exec(&self, id: &str, request: &ExecRequest) -> Result<ExecResponse, Error> {
+        let guest = match u64::try_from(request.timeout_ms) {
+            Ok(0) | Err(_) => EXEC_DEFAULT,
+            Ok(milliseconds) => Duration::from_millis(milliseconds).min(EXEC_LONGEST),
+        };
+        let call = self
+            .call(Method::POST, &["v1", "environments", id])?
+            .query(&[("action", Some("exec"))])
+            .timeout(Some(guest + EXEC_SLACK))
+            .json(request)?;
+        self.fetch(call).await
+    }
+}

@@ -1,0 +1,3 @@
+//! Measures Fuse against its budgets and prints ratios.
+
+fn main() {}

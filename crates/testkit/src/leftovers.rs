@@ -1,0 +1,246 @@
+//! What a stack may leave on a machine: processes, taps, nftables table, mounts, loop devices, files.
+//!
+//! [`find`] lists it for a test to fail on; [`purge`] removes it, for slots whose owner was killed. Both look at the
+//! machine itself and ask none of the programs under test.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::slot::Slot;
+
+/// Programs that a stack starts; only these are ever ended by [`purge`].
+const PROGRAMS: [&str; 6] = [
+    "qemu-system-",
+    "fc-emulator",
+    "fc-agent",
+    "orchestrator",
+    "fuse",
+    "firecracker",
+];
+
+/// A running process, as far as it matters here.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Arguments joined by blanks.
+    pub cmdline: String,
+}
+
+/// Processes whose arguments, environment or working directory contain `needle`, the calling process excepted.
+#[must_use]
+pub fn processes_about(needle: &str) -> Vec<Process> {
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        if pid == own {
+            continue;
+        }
+        let dir = entry.path();
+        let read = |name: &str| std::fs::read(dir.join(name)).unwrap_or_default();
+        let cmdline = String::from_utf8_lossy(&read("cmdline"))
+            .replace('\0', " ")
+            .trim()
+            .to_owned();
+        let about = cmdline.contains(needle)
+            || String::from_utf8_lossy(&read("environ")).contains(needle)
+            || std::fs::read_link(dir.join("cwd"))
+                .is_ok_and(|cwd| cwd.to_string_lossy().contains(needle));
+        if about {
+            found.push(Process { pid, cmdline });
+        }
+    }
+    found
+}
+
+/// Names of network interfaces that begin with `prefix`.
+#[must_use]
+pub fn interfaces(prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|e| e.file_name().into_string().ok())
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Text of the nftables table `name` (of any family), or `None` when it does not exist.
+#[must_use]
+pub fn nft_table(name: &str) -> Option<String> {
+    let text: String = nft_families(name)
+        .iter()
+        .filter_map(|family| {
+            Command::new("nft")
+                .args(["list", "table", family, name])
+                .output()
+                .ok()
+        })
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Families in which a table `name` exists.
+fn nft_families(name: &str) -> Vec<String> {
+    let Ok(output) = Command::new("nft").args(["list", "tables"]).output() else {
+        return Vec::new();
+    };
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.strip_prefix("table ")?.split_once(' '))
+        .filter(|(_, table)| *table == name)
+        .map(|(family, _)| family.to_owned())
+        .collect()
+}
+
+/// Mount points below or of `dir`, innermost first.
+#[must_use]
+pub fn mounts(dir: &Path) -> Vec<String> {
+    let info = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut points: Vec<String> = info
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .filter(|point| Path::new(point).starts_with(dir))
+        .map(str::to_owned)
+        .collect();
+    points.sort_by_key(|p| std::cmp::Reverse(p.len()));
+    points
+}
+
+/// Loop devices whose backing file is below `dir`.
+#[must_use]
+pub fn loop_devices(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/sys/block")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let backing =
+            std::fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if Path::new(backing.trim_end()).starts_with(dir) {
+            found.push(format!("/dev/{}", entry.file_name().to_string_lossy()));
+        }
+    }
+    found
+}
+
+/// Files below `dir` whose path contains `needle`.
+#[must_use]
+pub fn files_about(dir: &Path, needle: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.to_string_lossy().contains(needle) {
+                found.push(path.display().to_string());
+            } else if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                open.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Everything of `slot` that is still on the machine, one line each: processes, taps, nftables table, mounts, loops.
+#[must_use]
+pub fn find(slot: &Slot) -> Vec<String> {
+    let dir = slot.dir();
+    let mut found = Vec::new();
+    for process in processes_about(&format!("{}/", dir.display())) {
+        found.push(format!("process {} {}", process.pid, process.cmdline));
+    }
+    found.extend(
+        interfaces(&slot.tap_prefix())
+            .into_iter()
+            .map(|tap| format!("tap {tap}")),
+    );
+    if let Some(text) = nft_table(&slot.nft_table()) {
+        found.push(format!("nftables table {}:\n{text}", slot.nft_table()));
+    }
+    found.extend(
+        mounts(&dir)
+            .into_iter()
+            .map(|point| format!("mount {point}")),
+    );
+    found.extend(
+        loop_devices(&dir)
+            .into_iter()
+            .map(|dev| format!("loop device {dev}")),
+    );
+    found
+}
+
+/// Removes everything of `slot`: for a slot whose owner is gone, and as the last step of a teardown.
+///
+/// # Errors
+/// When something is still there afterwards.
+pub fn purge(slot: &Slot) -> Result<()> {
+    let dir = slot.dir();
+    for process in processes_about(&format!("{}/", dir.display())) {
+        if PROGRAMS
+            .iter()
+            .any(|program| executable(process.pid).starts_with(program))
+        {
+            run("kill", &["-9", &process.pid.to_string()]);
+        }
+    }
+    for tap in interfaces(&slot.tap_prefix()) {
+        run("ip", &["link", "delete", &tap]);
+    }
+    for family in nft_families(&slot.nft_table()) {
+        run("nft", &["delete", "table", &family, &slot.nft_table()]);
+    }
+    for point in mounts(&dir) {
+        run("umount", &["-l", &point]);
+    }
+    for device in loop_devices(&dir) {
+        run("losetup", &["-d", &device]);
+    }
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    }
+    // A killed process needs a moment to go; the kernel removes it from /proc when it is reaped.
+    let mut left = find(slot);
+    for _ in 0..100 {
+        if left.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        left = find(slot);
+    }
+    ensure!(left.is_empty(), "could not remove:\n{}", left.join("\n"));
+    Ok(())
+}
+
+fn executable(pid: u32) -> String {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    exe.file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+fn run(program: &str, args: &[&str]) {
+    // Best effort: what matters is whether anything is left, which the caller checks.
+    drop(
+        Command::new(program)
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status(),
+    );
+}

@@ -1,0 +1,32 @@
+//! Waiting for something that another process does, with a deadline and a reason when it does not happen.
+//!
+//! Used only where there is no event to wait for: the state of other processes, as an outsider sees it.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Calls `probe` until it answers `Ok(value)`.
+///
+/// # Errors
+/// When `deadline` has passed: names `what` and the last reason that `probe` gave.
+pub async fn until<T, F, Fut>(what: &str, deadline: Duration, mut probe: F) -> Result<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T>>,
+{
+    let start = Instant::now();
+    loop {
+        match probe().await {
+            Ok(value) => return Ok(value),
+            Err(last) if start.elapsed() >= deadline => {
+                bail!("{what}: not within {deadline:?}; last: {last:#}")
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The audit log: what happened to whom. Payloads carry no secret, token or key.
+
+use serde_json::{Map, Value};
+
+/// What an audit entry is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AuditEntity {
+    /// An environment.
+    Vm,
+    /// A task.
+    Task,
+    /// A host.
+    Host,
+    /// The API itself.
+    Api,
+}
+
+impl AuditEntity {
+    /// The name in the store and on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Vm => "vm",
+            Self::Task => "task",
+            Self::Host => "host",
+            Self::Api => "api",
+        }
+    }
+}
+
+macro_rules! audit_kinds {
+    ($($(#[$doc:meta])* $name:ident = $entity:ident $text:literal;)*) => {
+        /// The type of an audit entry (lifecycle 19).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum AuditKind { $($(#[$doc])* $name,)* }
+
+        impl AuditKind {
+            /// The name in the store and on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// What entries of this type are about.
+            pub const fn entity(self) -> AuditEntity {
+                match self { $(Self::$name => AuditEntity::$entity,)* }
+            }
+        }
+    };
+}
+
+audit_kinds! {
+    /// A create was accepted.
+    VmProvisioning = Vm "vm.provisioning";
+    /// A host was chosen.
+    VmScheduled = Vm "vm.scheduled";
+    /// It runs.
+    VmRunning = Vm "vm.running";
+    /// The create failed.
+    VmProvisionFailed = Vm "vm.provision_failed";
+    /// Teardown started; the payload says why.
+    VmDestroying = Vm "vm.destroying";
+    /// The record was removed.
+    VmRemoved = Vm "vm.removed";
+    /// Found again after an interruption.
+    VmRecovered = Vm "vm.recovered";
+    /// Secrets are in the guest (key names only).
+    SecretsDeployed = Vm "secrets.deployed";
+    /// A task got its environment.
+    TaskAssigned = Task "task.assigned";
+    /// Its environment runs.
+    TaskRunning = Task "task.running";
+    /// It failed.
+    TaskFailed = Task "task.failed";
+    /// It was reported as done.
+    TaskCompleted = Task "task.completed";
+    /// A host was registered or registered anew.
+    HostRegistered = Host "host.registered";
+    /// A request came without a usable credential.
+    AuthFailed = Api "auth.failed";
+    /// A request came from an address that is not allowed.
+    IpRejected = Api "ip.rejected";
+}
+
+/// One entry, written in the transaction of what it tells.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuditEntry {
+    /// What happened.
+    pub kind: AuditKind,
+    /// Whom it happened to: an id of the kind's entity.
+    pub entity_id: String,
+    /// Details.
+    pub payload: Map<String, Value>,
+}
+
+impl AuditEntry {
+    /// An entry without details.
+    pub fn new(kind: AuditKind, entity_id: impl Into<String>) -> Self {
+        Self {
+            kind,
+            entity_id: entity_id.into(),
+            payload: Map::new(),
+        }
+    }
+
+    /// Adds one detail.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.payload.insert(key.to_owned(), value.into());
+        self
+    }
+}

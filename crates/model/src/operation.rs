@@ -1,0 +1,64 @@
+//! The operation lease of an environment: one operation at a time, fleet-wide.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+
+use crate::{ReplicaId, UnknownName};
+
+/// What somebody is doing to an environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperationKind {
+    /// Bringing the VM up.
+    Create,
+    /// Stopping the workload.
+    Drain,
+    /// Tearing the VM down.
+    Destroy,
+    /// Finding out what became of an interrupted operation.
+    Recover,
+}
+
+impl OperationKind {
+    const ALL: [Self; 4] = [Self::Create, Self::Drain, Self::Destroy, Self::Recover];
+
+    /// The name in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Drain => "drain",
+            Self::Destroy => "destroy",
+            Self::Recover => "recover",
+        }
+    }
+}
+
+impl fmt::Display for OperationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for OperationKind {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| UnknownName::new("operation", text))
+    }
+}
+
+/// An operation under way. It is interrupted, and may be taken over, once
+/// `expires_at` has passed or its owner has stopped beating.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation {
+    /// What is being done.
+    pub kind: OperationKind,
+    /// The process that does it.
+    pub owner: ReplicaId,
+    /// When it stops being believed, by the store's clock.
+    pub expires_at: Timestamp,
+}

@@ -1,0 +1,69 @@
+//! The task of an environment. It outlives the environment, with its outcome.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+
+use crate::{EnvironmentId, TaskId, UnknownName};
+
+/// How far a task got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaskStatus {
+    /// Its environment is being made.
+    Assigned,
+    /// Its environment runs.
+    Running,
+    /// It was reported as done.
+    Completed,
+    /// It ended in any other way; the text says how.
+    Failed,
+}
+
+impl TaskStatus {
+    const ALL: [Self; 4] = [Self::Assigned, Self::Running, Self::Completed, Self::Failed];
+
+    /// The name on the wire and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Assigned => "assigned",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for TaskStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for TaskStatus {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|status| status.as_str() == text)
+            .ok_or_else(|| UnknownName::new("task status", text))
+    }
+}
+
+/// A task record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// The caller's id.
+    pub id: TaskId,
+    /// The environment that it ran in last.
+    pub environment_id: EnvironmentId,
+    /// How far it got.
+    pub status: TaskStatus,
+    /// Why it failed, redacted; empty otherwise.
+    pub last_error: String,
+    /// When its environment was accepted.
+    pub assigned_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+}

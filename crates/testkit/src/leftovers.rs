@@ -169,6 +169,11 @@ pub fn find(slot: &Slot) -> Vec<String> {
             .into_iter()
             .map(|tap| format!("tap {tap}")),
     );
+    found.extend(
+        interfaces(&slot.outside_link())
+            .into_iter()
+            .map(|link| format!("link {link}")),
+    );
     if let Some(text) = nft_table(&slot.nft_table()) {
         found.push(format!("nftables table {}:\n{text}", slot.nft_table()));
     }
@@ -202,6 +207,8 @@ pub fn purge(slot: &Slot) -> Result<()> {
     for tap in interfaces(&slot.tap_prefix()) {
         run("ip", &["link", "delete", &tap]);
     }
+    run("ip", &["netns", "delete", &slot.namespace()]);
+    run("ip", &["link", "delete", &slot.outside_link()]);
     for family in nft_families(&slot.nft_table()) {
         run("nft", &["delete", "table", &family, &slot.nft_table()]);
     }

@@ -16,6 +16,7 @@ mod cli;
 mod daemon;
 mod guest;
 pub mod leftovers;
+pub mod outside;
 pub mod scan;
 mod skip;
 pub mod slot;

@@ -141,6 +141,27 @@ impl Slot {
         self.guest_port_base() + 392 + n % 8
     }
 
+    /// Name of the network namespace that plays another machine.
+    #[must_use]
+    pub fn namespace(&self) -> String {
+        format!("ft{}out", self.number)
+    }
+
+    /// Host end of the link to [`Self::namespace`].
+    #[must_use]
+    pub fn outside_link(&self) -> String {
+        format!("ft{}o", self.number)
+    }
+
+    /// The host's and the other machine's address on that link (a /30 of the benchmarking range).
+    #[must_use]
+    pub fn outside_addresses(&self) -> [String; 2] {
+        [
+            format!("198.18.{}.1", self.number),
+            format!("198.18.{}.2", self.number),
+        ]
+    }
+
     /// Variables that keep an `fc-agent` inside this slot.
     #[must_use]
     pub fn agent_env(&self) -> Vec<(String, String)> {

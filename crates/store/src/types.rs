@@ -1,0 +1,266 @@
+//! What callers hand to the store and get back, beyond the domain types.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fuse_model::{
+    ApiKeyId, AuditEntry, Backend, Capacity, Endpoint, Environment, EnvironmentId, EnvironmentSpec,
+    HostId, Labels, Operation, OperationKind, Redacted, State, TaskId,
+};
+use jiff::Timestamp;
+
+/// The secrets of an environment by name.
+pub type SecretMap = BTreeMap<String, String>;
+
+/// Where the state lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// SQLite in memory: gone with the process.
+    Memory,
+    /// One SQLite file, one process.
+    File,
+    /// PostgreSQL, any number of processes.
+    Postgres,
+}
+
+impl Engine {
+    /// Whether the state survives the process.
+    pub const fn is_durable(self) -> bool {
+        match self {
+            Self::Memory => false,
+            Self::File | Self::Postgres => true,
+        }
+    }
+}
+
+/// An environment that is to be made.
+#[derive(Debug, Clone)]
+pub struct NewEnvironment {
+    /// Its id.
+    pub id: EnvironmentId,
+    /// Its task.
+    pub task_id: TaskId,
+    /// Who asks.
+    pub tenant: String,
+    /// What is asked for.
+    pub spec: EnvironmentSpec,
+    /// Hosts in order of preference; it is charged to the first one that still
+    /// fits. Empty: the default backend, charged nowhere.
+    pub candidates: Vec<HostId>,
+    /// The create request as JSON, without secrets: what recovery needs.
+    pub request: String,
+    /// Its secrets; kept only if the store has a key.
+    pub secrets: Redacted<SecretMap>,
+    /// How long the create may take before others consider it interrupted.
+    pub operation_ttl: Duration,
+    /// Entries to write with it. One of kind `vm.scheduled` gets the chosen
+    /// host as `host_id`.
+    pub audit: Vec<AuditEntry>,
+}
+
+/// What became of an insert.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inserted {
+    /// It is stored, charged and being created by this replica.
+    Created(Environment),
+    /// The task, or the id made from it, belongs to a tracked environment.
+    TaskAssigned(EnvironmentId),
+    /// No candidate fits any more.
+    NoCapacity,
+}
+
+/// A create that failed before there was a record: placement found no host.
+#[derive(Debug, Clone)]
+pub struct FailedCreate {
+    /// The id that it would have had.
+    pub id: EnvironmentId,
+    /// Its task.
+    pub task_id: TaskId,
+    /// Why, redacted.
+    pub error: String,
+    /// Entries to write with it.
+    pub audit: Vec<AuditEntry>,
+}
+
+/// What became of a guarded write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Guarded<T> {
+    /// It is committed; this is the record now.
+    Updated(T),
+    /// The record has changed since it was read: read it again and decide anew.
+    Stale,
+    /// There is no such record any more.
+    Missing,
+    /// Somebody else's operation is under way.
+    Busy(Operation),
+}
+
+/// What to do to the task along with its environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum TaskChange {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Its environment runs.
+    Running,
+    /// It was reported as done; it leaves the environment.
+    Completed,
+    /// It failed for this reason; it leaves the environment.
+    Failed(String),
+}
+
+/// What to do to the operation lease of an environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OperationChange {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Take it for this replica, for at most this long; [`Guarded::Busy`] while
+    /// another live operation has it.
+    Begin(OperationKind, Duration),
+    /// Take it from whoever has it. Their next write will be stale.
+    Seize(OperationKind, Duration),
+    /// Give it back.
+    End,
+}
+
+/// New values for an environment; `None` leaves a value as it is.
+#[derive(Debug, Clone, Default)]
+pub struct Change {
+    /// `host:port` of the guest agent.
+    pub url: Option<String>,
+    /// Published ports.
+    pub endpoints: Option<Vec<Endpoint>>,
+    /// Last failure text; empty clears it.
+    pub error: Option<String>,
+    /// Token of its guest agent; kept only if the store has a key.
+    pub guest_token: Option<Redacted<String>>,
+    /// What happens to its task.
+    pub task: TaskChange,
+    /// What happens to its operation lease.
+    pub operation: OperationChange,
+    /// Entries to write with it.
+    pub audit: Vec<AuditEntry>,
+}
+
+/// The end of an environment.
+#[derive(Debug, Clone, Default)]
+pub struct Removal {
+    /// Text of the terminal event; empty when there is nothing to tell.
+    pub error: String,
+    /// What happens to its task.
+    pub task: TaskChange,
+    /// Entries to write with it.
+    pub audit: Vec<AuditEntry>,
+}
+
+/// Which environments to list; empty matches all.
+#[derive(Debug, Clone, Default)]
+pub struct EnvironmentFilter {
+    /// Of this task.
+    pub task_id: Option<TaskId>,
+    /// In this state.
+    pub state: Option<State>,
+    /// On this host.
+    pub host_id: Option<HostId>,
+}
+
+/// Where a page starts (after this id) and how long it may be.
+#[derive(Debug, Clone)]
+pub struct Page<Id> {
+    /// Last id of the page before; `None` for the first page.
+    pub after: Option<Id>,
+    /// Most entries to return.
+    pub limit: u32,
+}
+
+/// One page, in order of ids.
+#[derive(Debug, Clone)]
+pub struct Listing<T, Id> {
+    /// The entries.
+    pub items: Vec<T>,
+    /// Where the next page starts; `None` on the last one.
+    pub next: Option<Id>,
+}
+
+/// A host as an operator registers it, probed and merged.
+#[derive(Debug, Clone)]
+pub struct HostRegistration {
+    /// Its id.
+    pub id: HostId,
+    /// Base URL of its agent.
+    pub url: String,
+    /// The agent's token; empty for an agent without one.
+    pub token: Redacted<String>,
+    /// Region; may be empty.
+    pub region: String,
+    /// What drives its VMs.
+    pub backend: Backend,
+    /// Declared labels.
+    pub labels: Labels,
+    /// What it offers.
+    pub capacity: Capacity,
+}
+
+/// What became of a registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Registered {
+    /// It is stored; `last_seen`, `state`, `created_at` and what is allocated
+    /// follow the rules of re-registration.
+    Stored(Box<fuse_model::Host>),
+    /// The backend differs and this many environments are assigned to the host.
+    BackendInUse(u64),
+}
+
+/// What became of a host's removal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostRemoval {
+    /// It is gone.
+    Removed,
+    /// There was none.
+    Missing,
+    /// Environments are assigned to it.
+    Assigned {
+        /// The lowest of their ids.
+        lowest: EnvironmentId,
+        /// How many they are.
+        count: u64,
+    },
+}
+
+/// The token of a host's agent, as far as it can be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentToken {
+    /// The token; empty for an agent without one.
+    Known(Redacted<String>),
+    /// Stored under a key that this process does not have.
+    Undecryptable,
+}
+
+/// A named lease that this replica holds; `epoch` grows with each change of holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Its name.
+    pub name: String,
+    /// Which tenure this is.
+    pub epoch: i64,
+}
+
+/// An API key as stored; the key itself is known to its holder only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Its id, which is the tenant of its requests.
+    pub id: ApiKeyId,
+    /// SHA-256 of the raw key.
+    pub hash: [u8; 32],
+    /// The caller's label.
+    pub label: String,
+    /// Extra rights.
+    pub scopes: Vec<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was used last, to the minute.
+    pub last_used_at: Option<Timestamp>,
+    /// When it was revoked.
+    pub revoked_at: Option<Timestamp>,
+}

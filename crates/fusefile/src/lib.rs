@@ -1,1 +1,35 @@
-//! placeholder
+//! The Fusefile: a YAML file that becomes one create request.
+//!
+//! ```text
+//! bytes ── parse ──▶ Document ── validate ──▶ problems
+//!                        │
+//!                        └── read_sources ──▶ compile ──▶ Compiled ──▶ Request, scripts, layer keys
+//! ```
+//!
+//! [`check`] does all of that at once and gives every problem of the file in one list. The crate opens
+//! nothing by itself: where contents are needed it is handed a [`fs::Tree`]. It knows nothing of the server,
+//! the terminal or the command line; those are the callers' (`cli`).
+//!
+//! Every stage is a pure function of its arguments, takes time linear in its input, and never panics on any
+//! input: the input is whatever somebody wrote into a file.
+
+mod check;
+mod compile;
+mod decode;
+pub mod diagnostic;
+pub mod fs;
+pub mod grammar;
+pub mod model;
+mod shape;
+pub mod sources;
+mod validate;
+mod yaml;
+
+pub use check::{Checked, check};
+pub use compile::{
+    Compiled, CopyEntry, DEFAULT_WORKSPACE, FileEntry, Script, Start, StepPlan, compile, request,
+};
+pub use decode::{Document, Parsed, parse};
+pub use diagnostic::{Diagnostic, Position, Severity};
+pub use sources::read_sources;
+pub use validate::validate;

@@ -72,6 +72,22 @@ impl Fuse {
         self.run_in(&self.home, args).await
     }
 
+    /// Runs `fuse args`, which must succeed.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and on any status but 0.
+    pub async fn ok(&self, args: &[&str]) -> Result<Run> {
+        self.run(args).await?.expect(0)
+    }
+
+    /// Runs `fuse args`, which must fail with status 1.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and on any status but 1.
+    pub async fn fails(&self, args: &[&str]) -> Result<Run> {
+        self.run(args).await?.expect(1)
+    }
+
     /// As [`Self::run`], in directory `dir`.
     ///
     /// # Errors

@@ -1,1 +1,108 @@
-fn main() {}
+//! Runs the suites: `cargo test -p fuse-e2e [filter]`.
+//!
+//! A harness of its own, because the stack that most tests share must be taken down at the end, and that nothing is
+//! left then is a result like any other.
+
+mod abuse;
+mod bad_input;
+mod exec;
+mod failing;
+mod hello;
+mod host_failures;
+mod local;
+mod network;
+mod restarts;
+mod secrets;
+mod suite;
+mod vm_death;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+use suite::Suite;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let suite = match Suite::new() {
+        Ok(suite) => suite,
+        Err(error) => {
+            suite::say(&format!("{error:#}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let conclusion = libtest_mimic::run(&arguments, trials(&suite));
+    let clean = suite.teardown();
+    if conclusion.has_failed() || !clean {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// One line a test; the long ones first, so that the last to finish is a short one.
+fn trials(suite: &Suite) -> Vec<Trial> {
+    vec![
+        suite.trial(
+            "restarts::everything_survives_kill_9",
+            restarts::everything_survives_kill_9,
+        ),
+        suite.trial("local::up_status_down_up", local::up_status_down_up),
+        suite.trial(
+            "abuse::the_control_channel_answers",
+            abuse::the_control_channel_answers,
+        ),
+        suite.trial(
+            "network::isolation_egress_and_published_ports",
+            network::isolation_egress_and_published_ports,
+        ),
+        suite.trial(
+            "secrets::secret_is_only_in_the_guest",
+            secrets::secret_is_only_in_the_guest,
+        ),
+        suite.trial(
+            "secrets::failing_build_step_redacts",
+            secrets::failing_build_step_redacts,
+        ),
+        suite.trial(
+            "restarts::create_cut_off_by_an_orchestrator_crash",
+            restarts::create_cut_off_by_an_orchestrator_crash,
+        ),
+        suite.trial(
+            "restarts::create_cut_off_by_an_agent_crash",
+            restarts::create_cut_off_by_an_agent_crash,
+        ),
+        suite.trial("hello::up_exec_destroy", hello::up_exec_destroy),
+        suite.trial(
+            "exec::bytes_streams_statuses_and_limits",
+            exec::bytes_streams_statuses_and_limits,
+        ),
+        suite.trial("failing::run_phase", failing::run_phase),
+        suite.trial(
+            "failing::image_without_a_shell",
+            failing::image_without_a_shell,
+        ),
+        suite.trial("failing::missing_image", failing::missing_image),
+        suite.trial(
+            "vm_death::guest_powers_itself_off",
+            vm_death::guest_powers_itself_off,
+        ),
+        suite.trial(
+            "vm_death::vmm_is_killed_during_an_exec",
+            vm_death::vmm_is_killed_during_an_exec,
+        ),
+        suite.trial("host_failures::disk_is_full", host_failures::disk_is_full),
+        suite.trial(
+            "host_failures::second_instances_and_ports_in_use",
+            host_failures::second_instances_and_ports_in_use,
+        ),
+        suite.trial(
+            "host_failures::missing_pieces_are_named",
+            host_failures::missing_pieces_are_named,
+        ),
+        suite.trial("bad_input::fusefile", bad_input::fusefile),
+        suite.trial(
+            "bad_input::wrong_tokens_name_the_layer",
+            bad_input::wrong_tokens_name_the_layer,
+        ),
+    ]
+}

@@ -1,0 +1,123 @@
+//! A guest that does its worst: the control channel answers throughout and afterwards.
+
+use anyhow::{Context, Result, ensure};
+use fuse_testkit::{Guest, Stack, boot_permit};
+use serde_json::json;
+
+use crate::suite::Suite;
+
+/// Kills every process, fills the disk, exhausts memory, forks without end; after each, exec answers and the guest
+/// has not been restarted.
+pub(crate) async fn the_control_channel_answers(suite: Suite) -> Result<()> {
+    let stack = suite.stack().await?;
+    let turn = boot_permit(1).await?;
+    let spec = json!({"cpus": 1, "ram_mb": 256, "storage_gb": 1});
+    let guest = stack
+        .create(&json!({"task_id": "e2e-abuse", "spec": spec}))
+        .await?;
+    drop(turn);
+    let boot = guest.ok("cat /proc/sys/kernel/random/boot_id").await?;
+
+    kill_everything(&guest).await?;
+    answers(&guest, &boot, "killing every process").await?;
+    exhaust_memory(&guest).await?;
+    answers(&guest, &boot, "exhausting memory").await?;
+    fork_without_end(&guest).await?;
+    answers(&guest, &boot, "a fork bomb").await?;
+    fill_the_disk(stack, &guest).await?;
+    answers(&guest, &boot, "filling the disk").await?;
+
+    let record = stack.record(&guest.id)?;
+    guest.destroy().await?;
+    stack.expect_gone(&record)
+}
+
+async fn answers(guest: &Guest, boot: &str, after: &str) -> Result<()> {
+    let now = guest
+        .ok("cat /proc/sys/kernel/random/boot_id")
+        .await
+        .with_context(|| format!("after {after}"))?;
+    ensure!(now == boot, "the guest was restarted by {after}");
+    let state = guest.get().await?["state"].clone();
+    ensure!(
+        state == "running",
+        "after {after} the environment is {state}"
+    );
+    Ok(())
+}
+
+async fn kill_everything(guest: &Guest) -> Result<()> {
+    // The shell itself dies with the rest, so the status is a signal's.
+    let result = guest
+        .sh("sleep 4400 & sleep 4400 & kill -9 -1; echo alive")
+        .await?;
+    ensure!(
+        result.exit_code == 137 && result.out().is_empty(),
+        "{result:?}"
+    );
+    // Aimed at the agent by number: PID 1 does not take signals from its own namespace.
+    guest
+        .sh("kill -9 1; kill -TERM 1; kill -SEGV 1; true")
+        .await?;
+    Ok(())
+}
+
+async fn exhaust_memory(guest: &Guest) -> Result<()> {
+    let result = guest.exec(&["tail", "/dev/zero"], 120_000).await?;
+    ensure!(
+        result.exit_code == 137,
+        "tail of an endless file ended with {result:?}"
+    );
+    Ok(())
+}
+
+async fn fork_without_end(guest: &Guest) -> Result<()> {
+    let result = guest
+        .exec(
+            &["bash", "-c", "bomb() { bomb | bomb & }; bomb; sleep 60"],
+            5_000,
+        )
+        .await?;
+    ensure!(
+        result.exit_code == 124 || result.exit_code == 137,
+        "the bomb ended with {result:?}"
+    );
+    let processes: u64 = guest
+        .ok("ls -d /proc/[0-9]* | wc -l")
+        .await?
+        .trim()
+        .parse()?;
+    ensure!(
+        processes < 200,
+        "{processes} processes are left after the timeout"
+    );
+    Ok(())
+}
+
+async fn fill_the_disk(stack: &Stack, guest: &Guest) -> Result<()> {
+    let free = |text: &str| text.trim().parse::<u64>().context("df");
+    let before = free(&guest.ok("df --output=size -B1M / | tail -1").await?)?;
+    ensure!(before <= 1024, "storage_gb: 1 gave a disk of {before} MiB");
+    let result = guest
+        .sh("fallocate -l 4G /fill-1 || head -c 4G /dev/zero > /fill-2")
+        .await;
+    // Whatever the writer was told: the disk is full now.
+    drop(result);
+    let left = free(&guest.ok("df --output=avail -B1M / | tail -1").await?)?;
+    ensure!(left <= 1, "{left} MiB left on a full disk");
+    let upload = |path: &str| json!({"path": path, "content_b64": "aGVsbG8="});
+    let agent = stack.agent_api()?;
+    let route = format!("/v1/vm/{}/upload", guest.id);
+    agent
+        .post(&route, &upload("/run/still-works"))
+        .await?
+        .expect(200)?;
+    ensure!(
+        guest.ok("cat /run/still-works").await? == "hello",
+        "upload to memory"
+    );
+    guest
+        .ok("rm -f /fill-1 /fill-2; echo room > /root/again")
+        .await?;
+    Ok(())
+}

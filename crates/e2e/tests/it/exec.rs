@@ -1,0 +1,263 @@
+//! Exec in every shape: bytes, streams, statuses, signals, limits, and several at once.
+
+use anyhow::{Result, ensure};
+use fuse_testkit::{ExecResult, Guest};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::suite::Suite;
+
+/// One guest, all of it: booting costs more than every call here together.
+pub(crate) async fn bytes_streams_statuses_and_limits(suite: Suite) -> Result<()> {
+    let stack = suite.stack().await?;
+    let guest = stack.boot("e2e-exec").await?;
+    bytes(&guest).await?;
+    statuses(&guest).await?;
+    limits(&guest).await?;
+    tokio::try_join!(side_by_side(&guest), refusals(stack, &guest))?;
+    cli(stack, &guest).await?;
+    // A running exec does not hold up the destroy, and ends with the guest instead of hanging.
+    let record = stack.record(&guest.id)?;
+    let (long, destroyed) = tokio::join!(guest.exec(&["sleep", "300"], 300_000), async {
+        guest
+            .ok("until grep -qz '^300$' /proc/[0-9]*/cmdline; do :; done")
+            .await?;
+        guest.destroy().await
+    });
+    destroyed?;
+    ensure!(
+        long.is_err(),
+        "an exec in a destroyed guest answered {long:?}"
+    );
+    stack.expect_gone(&record)
+}
+
+async fn bytes(guest: &Guest) -> Result<()> {
+    let all: Vec<u8> = (0..=255).collect();
+    let got = guest
+        .agent_exec(&["perl", "-e", "print pack('C*', 0..255)"], 30_000)
+        .await?;
+    ensure!(
+        got.stdout == all,
+        "256 byte values came back as {:?}",
+        got.stdout
+    );
+    // 1 MiB of noise, checked against the guest's own digest.
+    let got = guest
+        .agent_exec(
+            &["sh", "-c", "head -c 1048576 /dev/urandom | tee /tmp/noise"],
+            60_000,
+        )
+        .await?;
+    let digest = hex::encode(Sha256::digest(&got.stdout));
+    ensure!(
+        got.stdout.len() == 1 << 20,
+        "{} bytes of 1 MiB",
+        got.stdout.len()
+    );
+    ensure!(
+        guest
+            .ok("sha256sum < /tmp/noise")
+            .await?
+            .starts_with(&digest),
+        "1 MiB came back altered"
+    );
+    // Through the orchestrator, whose answer is text.
+    let got = guest
+        .exec(
+            &[
+                "sh",
+                "-c",
+                "yes 0123456789abcde | head -c 1048576; printf '\\377' >&2",
+            ],
+            60_000,
+        )
+        .await?;
+    ensure!(
+        got.stdout.len() == 1 << 20 && got.err() == "\u{fffd}",
+        "{} bytes, {:?}",
+        got.stdout.len(),
+        got.err()
+    );
+    // Streams are kept apart, arguments as they are.
+    let got = guest
+        .exec(&["sh", "-c", "echo out; echo err >&2"], 30_000)
+        .await?;
+    ensure!(
+        (got.out().as_str(), got.err().as_str()) == ("out\n", "err\n"),
+        "{got:?}"
+    );
+    let got = guest
+        .exec(&["printf", "%s|", "a b", "", "*", "$HOME", "'\"\\"], 30_000)
+        .await?;
+    ensure!(got.out() == "a b||*|$HOME|'\"\\|", "{:?}", got.out());
+    Ok(())
+}
+
+async fn statuses(guest: &Guest) -> Result<()> {
+    let code = async |line: &str| -> Result<ExecResult> {
+        guest.agent_exec(&["sh", "-c", line], 30_000).await
+    };
+    ensure!(code("exit 42").await?.exit_code == 42, "exit 42");
+    let killed = code("kill -TERM $$").await?;
+    ensure!(
+        killed.exit_code == 143 && killed.answer["signal"] == 15,
+        "{:?}",
+        killed.answer
+    );
+    let missing = guest.exec(&["no-such-command"], 30_000).await?;
+    ensure!(
+        missing.exit_code == 127 && missing.err().contains("no-such-command"),
+        "{missing:?}"
+    );
+    guest.ok("echo text > /tmp/plain").await?;
+    let denied = guest.exec(&["/tmp/plain"], 30_000).await?;
+    ensure!(
+        denied.exit_code == 126 && denied.err().contains("/tmp/plain"),
+        "{denied:?}"
+    );
+    Ok(())
+}
+
+async fn limits(guest: &Guest) -> Result<()> {
+    // What was printed until then comes back; the command and what it started are gone.
+    let got = guest
+        .agent_exec(
+            &[
+                "sh",
+                "-c",
+                "echo begun; sleep 4321 & setsid sleep 4322; wait",
+            ],
+            1_000,
+        )
+        .await?;
+    ensure!(
+        got.exit_code == 124 && got.answer["timed_out"] == true,
+        "{:?}",
+        got.answer
+    );
+    ensure!(got.out() == "begun\n", "{:?}", got.out());
+    let left = guest
+        .ok("grep -lz '^432[12]' /proc/[0-9]*/cmdline || true")
+        .await?;
+    ensure!(left.is_empty(), "still runs after its timeout: {left}");
+    let got = guest.exec(&["sleep", "4323"], 500).await?;
+    ensure!(got.exit_code == 124, "through the orchestrator: {got:?}");
+    // 8 MiB of each stream are kept; the rest is dropped and said to be.
+    let got = guest
+        .agent_exec(&["head", "-c", "9437184", "/dev/zero"], 60_000)
+        .await?;
+    ensure!(
+        got.stdout.len() == 8 << 20 && got.answer["stdout_truncated"] == true,
+        "{} bytes",
+        got.stdout.len()
+    );
+    Ok(())
+}
+
+async fn side_by_side(guest: &Guest) -> Result<()> {
+    let marker = "/tmp/side-by-side";
+    let wait = format!("while [ ! -e {marker} ]; do sleep 0.05; done; echo seen");
+    // The first can only end after the second has run: they are not queued.
+    let (first, second) = tokio::join!(guest.ok(&wait), guest.ok("touch /tmp/side-by-side"));
+    second?;
+    ensure!(first? == "seen", "the waiting command saw nothing");
+    Ok(())
+}
+
+async fn refusals(stack: &fuse_testkit::Stack, guest: &Guest) -> Result<()> {
+    let path = format!("/v1/environments/{}?action=exec", guest.id);
+    let api = stack.api()?;
+    for (body, text) in [
+        (json!({}), "one of cmd or shell is required"),
+        (json!({"cmd": []}), "one of cmd or shell is required"),
+        (
+            json!({"cmd": ["true"], "shell": "true"}),
+            "cmd and shell are mutually exclusive",
+        ),
+    ] {
+        let (code, message) = api.post(&path, &body).await?.expect(400)?.error()?;
+        ensure!(
+            code == "invalid_argument" && message.contains(text),
+            "{body}: {code}: {message}"
+        );
+    }
+    stack
+        .agent_api()?
+        .post(&format!("/v1/vm/{}/exec", guest.id), &json!({"cmd": []}))
+        .await?
+        .expect(400)?;
+    let reply = api
+        .post(
+            "/v1/environments/fuse-nobody?action=exec",
+            &json!({"cmd": ["true"]}),
+        )
+        .await?
+        .expect(404)?;
+    ensure!(
+        reply.error()?.1 == "vm fuse-nobody not found",
+        "{}",
+        reply.text()
+    );
+    Ok(())
+}
+
+async fn cli(stack: &fuse_testkit::Stack, guest: &Guest) -> Result<()> {
+    let fuse = stack.fuse("exec").await?;
+    let run = fuse
+        .run(&[
+            "environment",
+            "exec",
+            &guest.id,
+            "--",
+            "sh",
+            "-c",
+            "echo out; echo err >&2; exit 3",
+        ])
+        .await?;
+    ensure!(
+        (run.code, run.stdout.as_str(), run.stderr.as_str()) == (3, "out\n", "err\n"),
+        "{run:?}"
+    );
+    let run = fuse
+        .run(&[
+            "environment",
+            "exec",
+            &guest.id,
+            "--shell",
+            "echo $((6 * 7)) | cat",
+        ])
+        .await?
+        .ok()?;
+    ensure!(run.stdout == "42\n", "{run:?}");
+    let run = fuse
+        .run(&[
+            "-o",
+            "json",
+            "environment",
+            "exec",
+            &guest.id,
+            "--",
+            "sh",
+            "-c",
+            "echo out; exit 3",
+        ])
+        .await?;
+    ensure!(
+        run.code == 3 && run.json()?["exit_code"] == 3 && run.json()?["stdout"] == "out\n",
+        "{run:?}"
+    );
+    fuse.run(&[
+        "environment",
+        "exec",
+        &guest.id,
+        "--timeout",
+        "1s",
+        "--",
+        "sleep",
+        "4324",
+    ])
+    .await?
+    .expect(124)?;
+    Ok(())
+}

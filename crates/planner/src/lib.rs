@@ -4,6 +4,8 @@
 
 mod gate;
 mod placement;
+mod reconcile;
 
 pub use gate::Gate;
 pub use placement::{Candidate, Placement, PlacementError, Policy, Rejections, place};
+pub use reconcile::{Action, Listed, Listing, Memory, Plan, Tracked};

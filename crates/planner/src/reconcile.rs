@@ -1,0 +1,280 @@
+//! Reconcile: what to do about the difference between the table of environments and
+//! what the hosts list (lifecycle 15), and about environments that are over a limit.
+//!
+//! The caller reads the table *before* it asks the hosts. So an environment that is
+//! in the table as running and not in a later listing is really gone, while a listed
+//! VM that is not in the table may be newer than the table: that is why an orphan must
+//! be seen in two cycles in a row, and why the caller looks it up once more before it
+//! acts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fuse_model::{EnvironmentId, FleetId, State};
+
+/// Most cycles between two attempts to destroy a VM.
+const MAX_BACKOFF_CYCLES: u32 = 20;
+/// Cycles in a row in which a VM without a record must be seen before it is destroyed.
+const ORPHAN_SIGHTINGS: u32 = 2;
+/// Cycles in a row over a limit before an environment is destroyed for it.
+const STRIKES: u32 = 2;
+
+/// A record of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tracked {
+    /// Which one.
+    pub id: EnvironmentId,
+    /// Where its VM is: a key of the listings.
+    pub place: String,
+    /// Where it is in its life.
+    pub state: State,
+    /// Whether somebody is working on it right now.
+    pub busy: bool,
+}
+
+/// A VM of a host's listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub id: String,
+    /// Tag of the fleet that owns it.
+    pub owner: Option<String>,
+}
+
+/// What a place said about its VMs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listing {
+    /// It has exactly these.
+    Vms(Vec<Listed>),
+    /// It keeps no inventory: absence proves nothing, and destroying always works.
+    NoInventory,
+    /// It did not answer: nothing is known about its VMs.
+    Unknown,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// The VM of this running environment is gone.
+    MarkLost(EnvironmentId),
+    /// The VM of this environment was destroyed: remove the record.
+    Reap(EnvironmentId),
+    /// Try again to destroy the VM of this environment.
+    RetryDestroy(EnvironmentId),
+    /// A VM of ours without a record: destroy it, unless a record exists by now.
+    DestroyOrphan {
+        /// Where.
+        place: String,
+        /// Its name.
+        vm: String,
+    },
+}
+
+/// What is remembered from cycle to cycle. Losing it costs a cycle or two, no more.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Orphans by place and name.
+    orphans: BTreeMap<(String, String), Orphan>,
+    /// Environments whose destroy is being retried.
+    retries: BTreeMap<EnvironmentId, Backoff>,
+    /// Cycles in a row over a limit.
+    strikes: BTreeMap<EnvironmentId, u32>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Orphan {
+    sightings: u32,
+    failures: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Backoff {
+    /// Cycles between the last attempt and the next.
+    step: u32,
+    /// Cycles left until the next.
+    wait: u32,
+}
+
+/// The outcome of one comparison.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What to do, in a fixed order.
+    pub actions: Vec<Action>,
+    /// VMs with another fleet's tag, or none: counted and never touched.
+    pub foreign: usize,
+    /// VMs of ours without a record, including those that were given up.
+    pub orphans: usize,
+}
+
+impl Memory {
+    /// Compares the table with the listings. `max_orphan_failures` failed attempts on
+    /// one orphan are enough; it is left alone until it disappears.
+    pub fn plan(
+        &mut self,
+        fleet: &FleetId,
+        tracked: &[Tracked],
+        listings: &BTreeMap<String, Listing>,
+        max_orphan_failures: u32,
+    ) -> Plan {
+        let mut plan = Plan::default();
+        self.plan_tracked(tracked, listings, &mut plan);
+        self.plan_orphans(fleet, tracked, listings, max_orphan_failures, &mut plan);
+        plan.actions.sort();
+        plan
+    }
+
+    fn plan_tracked(
+        &mut self,
+        tracked: &[Tracked],
+        listings: &BTreeMap<String, Listing>,
+        plan: &mut Plan,
+    ) {
+        let names: BTreeMap<&str, BTreeSet<&str>> = listings
+            .iter()
+            .filter_map(|(place, listing)| match listing {
+                Listing::Vms(vms) => Some((
+                    place.as_str(),
+                    vms.iter().map(|vm| vm.id.as_str()).collect(),
+                )),
+                Listing::NoInventory | Listing::Unknown => None,
+            })
+            .collect();
+        let mut retries = BTreeMap::new();
+        for environment in tracked.iter().filter(|environment| !environment.busy) {
+            let destroying = environment.state == State::Destroying;
+            let listed = match listings.get(&environment.place) {
+                Some(Listing::Vms(_)) => names
+                    .get(environment.place.as_str())
+                    .is_some_and(|vms| vms.contains(environment.id.as_str())),
+                Some(Listing::NoInventory) => true,
+                Some(Listing::Unknown) | None => {
+                    // The count goes on when the host answers again.
+                    if let Some(backoff) = self.retries.get(&environment.id) {
+                        retries.insert(environment.id.clone(), *backoff);
+                    }
+                    continue;
+                }
+            };
+            match (destroying, listed) {
+                (true, false) => plan.actions.push(Action::Reap(environment.id.clone())),
+                (true, true) => {
+                    let (due, backoff) = Backoff::tick(self.retries.get(&environment.id));
+                    retries.insert(environment.id.clone(), backoff);
+                    if due {
+                        plan.actions
+                            .push(Action::RetryDestroy(environment.id.clone()));
+                    }
+                }
+                (false, false) if !environment.state.is_in(&State::MAY_BE_ABSENT) => {
+                    plan.actions.push(Action::MarkLost(environment.id.clone()));
+                }
+                (false, _) => {}
+            }
+        }
+        self.retries = retries;
+    }
+
+    fn plan_orphans(
+        &mut self,
+        fleet: &FleetId,
+        tracked: &[Tracked],
+        listings: &BTreeMap<String, Listing>,
+        max_failures: u32,
+        plan: &mut Plan,
+    ) {
+        let known: BTreeSet<&str> = tracked.iter().map(|one| one.id.as_str()).collect();
+        let mut orphans = BTreeMap::new();
+        for (place, listing) in listings {
+            let Listing::Vms(vms) = listing else {
+                self.keep_orphans_of(place, listing, &mut orphans);
+                continue;
+            };
+            for vm in vms.iter().filter(|vm| !known.contains(vm.id.as_str())) {
+                if vm.owner.as_deref() != Some(fleet.as_str()) {
+                    plan.foreign += 1;
+                    continue;
+                }
+                plan.orphans += 1;
+                let key = (place.clone(), vm.id.clone());
+                let mut orphan = self.orphans.get(&key).copied().unwrap_or_default();
+                orphan.sightings = orphan.sightings.saturating_add(1);
+                if orphan.sightings >= ORPHAN_SIGHTINGS && orphan.failures < max_failures {
+                    plan.actions.push(Action::DestroyOrphan {
+                        place: place.clone(),
+                        vm: vm.id.clone(),
+                    });
+                }
+                orphans.insert(key, orphan);
+            }
+        }
+        self.orphans = orphans;
+    }
+
+    /// A host that does not answer neither confirms nor clears what was seen on it.
+    fn keep_orphans_of(
+        &self,
+        place: &str,
+        listing: &Listing,
+        kept: &mut BTreeMap<(String, String), Orphan>,
+    ) {
+        if *listing == Listing::Unknown {
+            kept.extend(
+                self.orphans
+                    .iter()
+                    .filter(|((at, _), _)| at == place)
+                    .map(|(key, orphan)| (key.clone(), *orphan)),
+            );
+        }
+    }
+
+    /// Notes that destroying an orphan failed. Answers how often it has by now.
+    pub fn orphan_failed(&mut self, place: &str, vm: &str) -> u32 {
+        let key = (place.to_owned(), vm.to_owned());
+        let orphan = self.orphans.entry(key).or_default();
+        orphan.failures = orphan.failures.saturating_add(1);
+        orphan.failures
+    }
+
+    /// Counts environments that are over a limit in this cycle and answers those that
+    /// were over it in the last one too. Everything else starts anew.
+    pub fn strike(&mut self, over: &[EnvironmentId]) -> Vec<EnvironmentId> {
+        let counted: BTreeMap<EnvironmentId, u32> = over
+            .iter()
+            .map(|id| {
+                (
+                    id.clone(),
+                    self.strikes.get(id).copied().unwrap_or_default() + 1,
+                )
+            })
+            .collect();
+        let out = counted
+            .iter()
+            .filter(|(_, count)| **count >= STRIKES)
+            .map(|(id, _)| id.clone())
+            .collect();
+        self.strikes = counted;
+        out
+    }
+}
+
+impl Backoff {
+    /// One cycle passes: attempts come 1, 2, 4, 8, … cycles apart, at most 20.
+    fn tick(last: Option<&Self>) -> (bool, Self) {
+        let Some(last) = last else {
+            return (true, Self { step: 1, wait: 1 });
+        };
+        if last.wait > 1 {
+            return (
+                false,
+                Self {
+                    step: last.step,
+                    wait: last.wait - 1,
+                },
+            );
+        }
+        let step = last.step.saturating_mul(2).min(MAX_BACKOFF_CYCLES);
+        (true, Self { step, wait: step })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! Every combination of record and listing, and the memory between cycles.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HOST: &str = "http://h:1";
+
+fn fleet() -> FleetId {
+    FleetId::new("ours")
+}
+
+fn record(id: &str, state: State) -> Tracked {
+    Tracked {
+        id: EnvironmentId::new(id),
+        place: HOST.to_owned(),
+        state,
+        busy: false,
+    }
+}
+
+fn ours(id: &str) -> Listed {
+    Listed {
+        id: id.to_owned(),
+        owner: Some("ours".to_owned()),
+    }
+}
+
+fn listing(vms: &[&str]) -> BTreeMap<String, Listing> {
+    [(
+        HOST.to_owned(),
+        Listing::Vms(vms.iter().map(|id| ours(id)).collect()),
+    )]
+    .into()
+}
+
+fn unknown() -> BTreeMap<String, Listing> {
+    [(HOST.to_owned(), Listing::Unknown)].into()
+}
+
+fn cycle(
+    memory: &mut Memory,
+    tracked: &[Tracked],
+    listings: &BTreeMap<String, Listing>,
+) -> Vec<Action> {
+    memory.plan(&fleet(), tracked, listings, 5).actions
+}
+
+fn id(text: &str) -> EnvironmentId {
+    EnvironmentId::new(text)
+}
+
+#[test]
+fn every_state_listed_and_not_listed() {
+    let none = Vec::new;
+    let table = [
+        (State::Provisioning, none(), none()),
+        (State::Running, none(), vec![Action::MarkLost(id("a"))]),
+        (State::Draining, none(), vec![Action::MarkLost(id("a"))]),
+        (
+            State::Destroying,
+            vec![Action::RetryDestroy(id("a"))],
+            vec![Action::Reap(id("a"))],
+        ),
+    ];
+    for (state, if_listed, if_absent) in table {
+        let tracked = [record("a", state)];
+        assert_eq!(
+            cycle(&mut Memory::default(), &tracked, &listing(&["a"])),
+            if_listed,
+            "{state}"
+        );
+        assert_eq!(
+            cycle(&mut Memory::default(), &tracked, &listing(&[])),
+            if_absent,
+            "{state}"
+        );
+        assert_eq!(
+            cycle(&mut Memory::default(), &tracked, &unknown()),
+            none(),
+            "{state}"
+        );
+        assert_eq!(
+            cycle(&mut Memory::default(), &tracked, &BTreeMap::new()),
+            none(),
+            "{state}"
+        );
+    }
+}
+
+#[test]
+fn without_an_inventory_only_destroys_are_repeated() {
+    let listings = [(HOST.to_owned(), Listing::NoInventory)].into();
+    let tracked = [record("a", State::Running), record("b", State::Destroying)];
+    assert_eq!(
+        cycle(&mut Memory::default(), &tracked, &listings),
+        [Action::RetryDestroy(id("b"))]
+    );
+}
+
+#[test]
+fn what_somebody_works_on_is_left_alone() {
+    for state in State::HOLDS_CAPACITY {
+        let tracked = [Tracked {
+            busy: true,
+            ..record("a", state)
+        }];
+        for listings in [listing(&["a"]), listing(&[])] {
+            assert_eq!(cycle(&mut Memory::default(), &tracked, &listings), []);
+        }
+    }
+}
+
+#[test]
+fn an_orphan_is_destroyed_at_its_second_sighting_in_a_row() {
+    let mut memory = Memory::default();
+    let destroy = Action::DestroyOrphan {
+        place: HOST.to_owned(),
+        vm: "x".to_owned(),
+    };
+    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), []);
+    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), [destroy.clone()]);
+    // Gone and back again: it starts anew.
+    assert_eq!(cycle(&mut memory, &[], &listing(&[])), []);
+    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), []);
+    // A host that does not answer in between changes nothing.
+    assert_eq!(cycle(&mut memory, &[], &unknown()), []);
+    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), [destroy]);
+}
+
+#[test]
+fn a_vm_created_after_the_table_was_read_is_no_orphan() {
+    let mut memory = Memory::default();
+    assert_eq!(cycle(&mut memory, &[], &listing(&["new"])), []);
+    let tracked = [record("new", State::Running)];
+    assert_eq!(cycle(&mut memory, &tracked, &listing(&["new"])), []);
+    assert_eq!(memory, Memory::default());
+}
+
+#[test]
+fn vms_of_other_fleets_are_counted_and_never_touched() {
+    let mut memory = Memory::default();
+    let vms = vec![
+        Listed {
+            id: "a".to_owned(),
+            owner: Some("theirs".to_owned()),
+        },
+        Listed {
+            id: "b".to_owned(),
+            owner: None,
+        },
+    ];
+    let listings = [(HOST.to_owned(), Listing::Vms(vms))].into();
+    for _ in 0..3 {
+        let plan = memory.plan(&fleet(), &[], &listings, 5);
+        assert_eq!(
+            plan,
+            Plan {
+                foreign: 2,
+                ..Plan::default()
+            }
+        );
+    }
+}
+
+#[test]
+fn an_orphan_that_cannot_be_destroyed_is_given_up_until_it_disappears() {
+    let mut memory = Memory::default();
+    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), []);
+    for failures in 1..=5 {
+        assert_eq!(cycle(&mut memory, &[], &listing(&["x"])).len(), 1);
+        assert_eq!(memory.orphan_failed(HOST, "x"), failures);
+    }
+    let plan = memory.plan(&fleet(), &[], &listing(&["x"]), 5);
+    assert_eq!(
+        plan,
+        Plan {
+            orphans: 1,
+            ..Plan::default()
+        }
+    );
+    cycle(&mut memory, &[], &listing(&[]));
+    assert_eq!(memory, Memory::default());
+}
+
+#[test]
+fn destroys_are_retried_with_backoff() {
+    let mut memory = Memory::default();
+    let tracked = [record("a", State::Destroying)];
+    let attempts: Vec<usize> = (0..90)
+        .filter(|_| !cycle(&mut memory, &tracked, &listing(&["a"])).is_empty())
+        .collect();
+    assert_eq!(attempts, [0, 1, 3, 7, 15, 31, 51, 71]);
+}
+
+#[test]
+fn a_limit_counts_at_the_second_strike_in_a_row() {
+    let mut memory = Memory::default();
+    let both = [id("a"), id("b")];
+    assert_eq!(memory.strike(&both), []);
+    assert_eq!(memory.strike(&both[..1]), [id("a")]);
+    assert_eq!(memory.strike(&both), [id("a")]);
+    assert_eq!(memory.strike(&[]), []);
+    assert_eq!(memory.strike(&both), []);
+}
+
+proptest! {
+    /// Whatever the listings say, a record that is being worked on, a provisioning
+    /// one, and a VM that has a record are never destroyed or marked.
+    #[test]
+    fn nothing_alive_is_ever_acted_on(
+        states in prop::collection::vec((0usize..4, any::<bool>(), any::<bool>()), 0..12),
+        cycles in 1usize..4,
+    ) {
+        let mut memory = Memory::default();
+        let tracked: Vec<Tracked> = states
+            .iter()
+            .enumerate()
+            .map(|(i, (state, busy, _))| Tracked {
+                busy: *busy,
+                ..record(&format!("vm{i}"), State::HOLDS_CAPACITY[*state])
+            })
+            .collect();
+        let names: Vec<String> = states
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, _, listed))| *listed)
+            .map(|(i, _)| format!("vm{i}"))
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for _ in 0..cycles {
+            for action in cycle(&mut memory, &tracked, &listing(&names)) {
+                let (id, destroying) = match &action {
+                    Action::MarkLost(id) => (id, false),
+                    Action::Reap(id) | Action::RetryDestroy(id) => (id, true),
+                    Action::DestroyOrphan { .. } => panic!("{action:?}"),
+                };
+                let found = tracked.iter().find(|one| one.id == *id).unwrap();
+                prop_assert!(!found.busy);
+                prop_assert_eq!(found.state == State::Destroying, destroying);
+                if !destroying {
+                    prop_assert!(!names.contains(&id.as_str()));
+                    prop_assert!(found.state != State::Provisioning);
+                }
+            }
+        }
+    }
+}

@@ -119,7 +119,7 @@ fn an_orphan_is_destroyed_at_its_second_sighting_in_a_row() {
         vm: "x".to_owned(),
     };
     assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), []);
-    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), [destroy.clone()]);
+    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), std::slice::from_ref(&destroy));
     // Gone and back again: it starts anew.
     assert_eq!(cycle(&mut memory, &[], &listing(&[])), []);
     assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), []);

@@ -14,7 +14,8 @@ use tokio_util::compat::{FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt
 
 use super::handshake::handshake;
 use super::link::{Link, MAX_PAYLOAD};
-use super::{MAX_STREAMS, MuxStream, Role};
+use super::stream::{Incoming, MuxStream};
+use super::{MAX_STREAMS, Role};
 
 /// A peer that opens a stream must name its port within this time.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,18 +32,18 @@ pub(super) struct OpenRequest {
 pub(super) struct Driver {
     role: Role,
     requests: mpsc::Receiver<OpenRequest>,
-    inbound: mpsc::Sender<MuxStream>,
+    inbound: mpsc::Sender<Incoming>,
     /// Streams of the peer that are in use here.
     slots: Arc<Semaphore>,
 }
 
-type Preface = Pin<Box<dyn Future<Output = Option<MuxStream>> + Send>>;
+type Preface = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
 
 impl Driver {
     pub(super) fn new(
         role: Role,
         requests: mpsc::Receiver<OpenRequest>,
-        inbound: mpsc::Sender<MuxStream>,
+        inbound: mpsc::Sender<Incoming>,
     ) -> Self {
         Self {
             role,
@@ -175,16 +176,19 @@ impl Driver {
     }
 }
 
-async fn preface(stream: yamux::Stream, slot: OwnedSemaphorePermit) -> Option<MuxStream> {
+async fn preface(stream: yamux::Stream, slot: OwnedSemaphorePermit) -> Option<Incoming> {
     let mut stream = stream.compat();
     let mut port = [0; 4];
     let read = tokio::time::timeout(PREFACE_TIMEOUT, stream.read_exact(&mut port)).await;
     match read {
-        Ok(Ok(_)) => Some(MuxStream::new(
-            stream.into_inner(),
-            u32::from_be_bytes(port),
-            slot,
-        )),
+        Ok(Ok(_)) => {
+            let port = u32::from_be_bytes(port);
+            Some(Incoming::new(MuxStream::new(
+                stream.into_inner(),
+                port,
+                slot,
+            )))
+        }
         Ok(Err(_)) | Err(_) => None,
     }
 }

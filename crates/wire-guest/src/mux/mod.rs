@@ -1,7 +1,8 @@
 //! Many streams over one byte stream: yamux over a virtio-serial port.
 //!
-//! Either side opens streams; the opener first writes the port it wants, four
-//! bytes big-endian, and then owns a plain two-way byte stream.
+//! Either side opens streams: the opener writes the port it wants, four bytes
+//! big-endian, the acceptor answers with one zero byte, and from then on both
+//! own a plain two-way byte stream. A refused stream is reset instead.
 //!
 //! ```text
 //! host                                guest
@@ -28,13 +29,13 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use stream::MuxStream;
+pub use stream::{Incoming, MuxStream};
 
 use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -59,9 +60,15 @@ pub enum MuxError {
     /// The link or the session ended.
     #[error("the link to the peer is closed")]
     Closed,
-    /// The stream broke before its port could be sent.
+    /// Nobody serves the port on the other side.
+    #[error("the peer refused a stream to port {port}")]
+    Refused {
+        /// Port that was asked for.
+        port: u32,
+    },
+    /// The stream broke while it was opened.
     #[error("stream to port {port} broke while it was opened")]
-    Preface {
+    Broken {
         /// Port that was asked for.
         port: u32,
         /// What happened.
@@ -74,7 +81,7 @@ pub enum MuxError {
 #[derive(Debug)]
 pub struct Mux {
     opener: MuxOpener,
-    inbound: mpsc::Receiver<MuxStream>,
+    inbound: mpsc::Receiver<Incoming>,
     /// Holds the one task that moves the bytes; aborts it when dropped.
     _driver: JoinSet<()>,
 }
@@ -117,11 +124,11 @@ impl Mux {
         self.opener.open(port).await
     }
 
-    /// The next stream that the peer opened, `None` once the link is closed.
+    /// The next stream that the peer wants to open, `None` once the link is closed.
     ///
     /// # Cancel safety
     /// Safe: no stream is lost.
-    pub async fn accept(&mut self) -> Option<MuxStream> {
+    pub async fn accept(&mut self) -> Option<Incoming> {
         self.inbound.recv().await
     }
 }
@@ -134,12 +141,12 @@ pub struct MuxOpener {
 }
 
 impl MuxOpener {
-    /// Opens a stream to `port` of the peer. Waits while the peer has not
-    /// joined the session and while [`MAX_STREAMS`] are open, without a limit of its own.
-    /// A peer that does not serve the port closes the stream.
+    /// Opens a stream to `port` of the peer. Waits while the peer has not joined
+    /// the session or not answered and while [`MAX_STREAMS`] are open, without a
+    /// limit of its own.
     ///
     /// # Errors
-    /// The link is closed or breaks meanwhile.
+    /// The peer refuses, or the link is closed or breaks meanwhile.
     ///
     /// # Cancel safety
     /// Safe: a stream that nobody waits for any more is closed.
@@ -155,10 +162,16 @@ impl MuxOpener {
             .map_err(|_| MuxError::Closed)?;
         let stream = stream.await.map_err(|_| MuxError::Closed)?;
         let mut stream = MuxStream::new(stream, port, slot);
+        let broken = |source| MuxError::Broken { port, source };
         stream
             .write_all(&port.to_be_bytes())
             .await
-            .map_err(|source| MuxError::Preface { port, source })?;
+            .map_err(broken)?;
+        let mut answer = [0];
+        match stream.read(&mut answer).await.map_err(broken)? {
+            1 if answer == [stream::ACCEPTED] => {}
+            _ => return Err(MuxError::Refused { port }),
+        }
         Ok(stream)
     }
 

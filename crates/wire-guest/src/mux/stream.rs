@@ -1,12 +1,43 @@
-//! One stream of a multiplexed link.
+//! One stream of a multiplexed link, and one that the peer still waits for.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
+
+/// What the acceptor sends in front of its bytes.
+pub(super) const ACCEPTED: u8 = 0;
+
+/// A stream that the peer wants to open. Dropping it refuses.
+#[derive(Debug)]
+pub struct Incoming {
+    stream: MuxStream,
+}
+
+impl Incoming {
+    pub(super) fn new(stream: MuxStream) -> Self {
+        Self { stream }
+    }
+
+    /// The port that the peer asks for.
+    #[must_use]
+    pub fn port(&self) -> u32 {
+        self.stream.port
+    }
+
+    /// Takes the stream: the peer's `open` returns.
+    ///
+    /// # Errors
+    /// The link broke or the peer does not wait any more.
+    pub async fn accept(self) -> io::Result<MuxStream> {
+        let mut stream = self.stream;
+        stream.write_all(&[ACCEPTED]).await?;
+        Ok(stream)
+    }
+}
 
 /// A two-way byte stream. Shutting down the writing side leaves the reading
 /// side open; dropping it while the peer still sends resets it.

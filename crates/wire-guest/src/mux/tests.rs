@@ -1,7 +1,5 @@
 //! Both ends over an in-memory pipe.
 
-use std::collections::BTreeSet;
-
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 use tokio::task::JoinSet;
 
@@ -15,8 +13,9 @@ fn pair(buffer: usize) -> (Mux, Mux) {
 /// Serves every accepted stream by sending back what comes in.
 async fn echo(mut mux: Mux) {
     let mut streams = JoinSet::new();
-    while let Some(stream) = mux.accept().await {
+    while let Some(incoming) = mux.accept().await {
         streams.spawn(async move {
+            let stream = incoming.accept().await.unwrap();
             let (mut read, mut write) = split(stream);
             tokio::io::copy(&mut read, &mut write).await.ok();
             write.shutdown().await.ok();
@@ -64,23 +63,39 @@ async fn many_streams_carry_megabytes_both_ways_at_once() {
     clients.join_all().await;
 }
 
+/// Opens a stream from one side and accepts it on the other.
+async fn connect(from: &MuxOpener, to: &mut Mux, port: u32) -> (MuxStream, MuxStream) {
+    let accepted = async { to.accept().await.unwrap().accept().await.unwrap() };
+    let (opened, accepted) = tokio::join!(from.open(port), accepted);
+    (opened.unwrap(), accepted)
+}
+
 #[tokio::test]
 async fn the_port_reaches_the_other_side_whichever_opens() {
     let (mut host, mut guest) = pair(1024);
-    let from_host = host.open(1024).await.unwrap();
-    let from_guest = guest.open(1025).await.unwrap();
-    assert_eq!(guest.accept().await.unwrap().port(), 1024);
-    assert_eq!(host.accept().await.unwrap().port(), 1025);
-    assert_eq!((from_host.port(), from_guest.port()), (1024, 1025));
+    let (near, far) = connect(&host.opener(), &mut guest, 1024).await;
+    assert_eq!((near.port(), far.port()), (1024, 1024));
+    let (near, far) = connect(&guest.opener(), &mut host, 1025).await;
+    assert_eq!((near.port(), far.port()), (1025, 1025));
+}
+
+#[tokio::test]
+async fn a_refused_stream_says_so() {
+    let (host, mut guest) = pair(1024);
+    let refuse = async { drop(guest.accept().await) };
+    let (opened, ()) = tokio::join!(host.open(77), refuse);
+    assert!(
+        matches!(opened, Err(MuxError::Refused { port: 77 })),
+        "{opened:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_stream_may_be_half_closed() {
     let (host, mut guest) = pair(1024);
-    let mut near = host.open(9).await.unwrap();
+    let (mut near, mut far) = connect(&host.opener(), &mut guest, 9).await;
     near.write_all(b"question").await.unwrap();
     near.shutdown().await.unwrap();
-    let mut far = guest.accept().await.unwrap();
     let mut text = String::new();
     far.read_to_string(&mut text).await.unwrap();
     far.write_all(b"answer").await.unwrap();
@@ -92,8 +107,8 @@ async fn a_stream_may_be_half_closed() {
 
 #[tokio::test]
 async fn streams_end_and_opening_fails_when_the_peer_is_gone() {
-    let (host, guest) = pair(1024);
-    let mut stream = host.open(9).await.unwrap();
+    let (host, mut guest) = pair(1024);
+    let (mut stream, _far) = connect(&host.opener(), &mut guest, 9).await;
     drop(guest);
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).await.ok();
@@ -106,23 +121,17 @@ async fn more_streams_than_the_limit_wait_for_a_free_one() {
     let (host, mut guest) = pair(64 * 1024);
     let mut open = Vec::new();
     for port in 0..MAX_STREAMS {
-        open.push(host.open(u32::try_from(port).unwrap()).await.unwrap());
+        open.push(connect(&host.opener(), &mut guest, u32::try_from(port).unwrap()).await);
     }
-    let mut accepted = Vec::new();
-    let mut ports = BTreeSet::new();
-    for _ in 0..MAX_STREAMS {
-        let stream = guest.accept().await.unwrap();
-        ports.insert(stream.port());
-        accepted.push(stream);
-    }
-    assert_eq!(ports.len(), MAX_STREAMS);
     let opener = host.opener();
     let mut waiting = JoinSet::new();
     waiting.spawn(async move { opener.open(9999).await.unwrap().port() });
     assert!(waiting.try_join_next().is_none());
-    drop((accepted.pop(), open.pop()));
+    drop(open.pop());
+    let accepted = guest.accept().await.unwrap();
+    assert_eq!(accepted.port(), 9999);
+    let _far = accepted.accept().await.unwrap();
     assert_eq!(waiting.join_next().await.unwrap().unwrap(), 9999);
-    assert_eq!(guest.accept().await.unwrap().port(), 9999);
 }
 
 /// The host side of a serial port is replaced without the guest noticing.

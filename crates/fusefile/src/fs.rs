@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// What a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,12 +53,47 @@ pub trait Tree {
     /// Whatever the file system says.
     fn list(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>>;
 
-    /// Contents of the file `path`, at most `limit` + 1 bytes of them, so that a caller can tell that
-    /// there is more.
+    /// The contents of the file `path`.
     ///
     /// # Errors
     /// Whatever the file system says.
-    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Read + '_>>;
+}
+
+/// The file `path`, at most `limit` + 1 bytes of it, so that the caller can tell that there is more.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn read(tree: &dyn Tree, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    tree.open(path)?
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut out)?;
+    Ok(out)
+}
+
+/// `path` without `.`, doubled or trailing separators, and with `..` resolved by text where it can be. A
+/// trailing separator would make the system follow a symbolic link.
+#[must_use]
+pub fn clean(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir
+                if matches!(out.components().next_back(), Some(Component::Normal(_))) =>
+            {
+                out.pop();
+            }
+            Component::ParentDir if out.has_root() => {}
+            other => out.push(other),
+        }
+    }
+    if out.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        out
+    }
 }
 
 /// A real directory.
@@ -93,11 +128,8 @@ impl Tree for Disk {
             .collect()
     }
 
-    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        let file = fs::File::open(self.root.join(path))?;
-        let mut out = Vec::new();
-        file.take(limit.saturating_add(1)).read_to_end(&mut out)?;
-        Ok(out)
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Read + '_>> {
+        Ok(Box::new(fs::File::open(self.root.join(path))?))
     }
 }
 
@@ -129,4 +161,25 @@ fn mode(found: &fs::Metadata) -> u32 {
 #[cfg(not(unix))]
 fn mode(_found: &fs::Metadata) -> u32 {
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleaning() {
+        for (path, expected) in [
+            ("./a/", "a"),
+            ("a//b/.", "a/b"),
+            ("a/../b", "b"),
+            ("../a", "../a"),
+            ("../../a/..", "../.."),
+            ("/../a", "/a"),
+            (".", "."),
+            ("", "."),
+        ] {
+            assert_eq!(clean(Path::new(path)), Path::new(expected), "{path:?}");
+        }
+    }
 }

@@ -15,14 +15,23 @@
 
 mod check;
 mod compile;
+mod copy_report;
 mod decode;
 pub mod diagnostic;
+pub mod excerpt;
+pub mod find;
 pub mod fs;
 pub mod grammar;
+pub mod ignore;
+pub mod inputs;
+pub mod layers;
+mod lint;
 pub mod model;
 mod shape;
 pub mod sources;
+mod task_id;
 mod validate;
+pub mod walk;
 mod yaml;
 
 pub use check::{Checked, check};
@@ -31,5 +40,7 @@ pub use compile::{
 };
 pub use decode::{Document, Parsed, parse};
 pub use diagnostic::{Diagnostic, Position, Severity};
+pub use lint::lint;
 pub use sources::read_sources;
+pub use task_id::TaskId;
 pub use validate::validate;

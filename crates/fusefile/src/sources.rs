@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::decode::Document;
 use crate::diagnostic::{Diagnostic, Report, quoted};
-use crate::fs::{Kind, Tree};
+use crate::fs::{self, Kind, Tree};
 
 /// Most bytes of all `files` entries together: they travel inside the startup script.
 pub const MAX_FILES_BYTES: u64 = 65_536;
@@ -76,9 +76,7 @@ fn read(tree: &dyn Tree, path: &Path) -> Result<Body, String> {
     if found.size > MAX_FILES_BYTES {
         return Ok(Body::TooLarge(found.size));
     }
-    let bytes = tree
-        .read(path, MAX_FILES_BYTES)
-        .map_err(|error| error.to_string())?;
+    let bytes = fs::read(tree, path, MAX_FILES_BYTES).map_err(|error| error.to_string())?;
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     // The file grew while it was read.
     Ok(if size > MAX_FILES_BYTES {

@@ -62,6 +62,8 @@ audit_kinds! {
     VmRemoved = Vm "vm.removed";
     /// Found again after an interruption.
     VmRecovered = Vm "vm.recovered";
+    /// It is idle for too long; the next cycle destroys it.
+    VmIdleSuspected = Vm "vm.idle_suspected";
     /// Secrets are in the guest (key names only).
     SecretsDeployed = Vm "secrets.deployed";
     /// A task got its environment.
@@ -72,8 +74,20 @@ audit_kinds! {
     TaskFailed = Task "task.failed";
     /// It was reported as done.
     TaskCompleted = Task "task.completed";
+    /// It runs for too long; the next cycle destroys its environment.
+    TaskStuckSuspected = Task "task.stuck_suspected";
     /// A host was registered or registered anew.
     HostRegistered = Host "host.registered";
+    /// A host takes no placements any more.
+    HostCordoned = Host "host.cordoned";
+    /// A host takes placements again.
+    HostUncordoned = Host "host.uncordoned";
+    /// A host was removed.
+    HostRemoved = Host "host.removed";
+    /// The agent of a host stopped answering.
+    HostUnreachable = Host "host.unreachable";
+    /// It answers again.
+    HostReachable = Host "host.reachable";
     /// A request came without a usable credential.
     AuthFailed = Api "auth.failed";
     /// A request came from an address that is not allowed.

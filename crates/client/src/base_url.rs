@@ -50,7 +50,10 @@ impl BaseUrl {
             None => (path.to_owned(), false),
         };
         url.set_path(&path);
-        Ok(Self { url, stripped_prefix })
+        Ok(Self {
+            url,
+            stripped_prefix,
+        })
     }
 
     /// Whether a trailing `/v1` was dropped.
@@ -95,8 +98,13 @@ impl BaseUrl {
     /// would silently address another resource.
     pub(crate) fn join(&self, segments: &[&str]) -> Result<Url, Error> {
         let mut url = self.url.clone();
-        if let Some(bad) = segments.iter().find(|segment| matches!(**segment, "" | "." | "..")) {
-            return Err(Error::InvalidId { id: (*bad).to_owned() });
+        if let Some(bad) = segments
+            .iter()
+            .find(|segment| matches!(**segment, "" | "." | ".."))
+        {
+            return Err(Error::InvalidId {
+                id: (*bad).to_owned(),
+            });
         }
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(segments);
@@ -123,7 +131,10 @@ mod tests {
     fn addresses_are_normalised() {
         assert_eq!(shown("http://127.0.0.1:8080"), "http://127.0.0.1:8080");
         assert_eq!(shown(" http://127.0.0.1:8080/ "), "http://127.0.0.1:8080");
-        assert_eq!(shown("https://orch.example.com/fuse/"), "https://orch.example.com/fuse");
+        assert_eq!(
+            shown("https://orch.example.com/fuse/"),
+            "https://orch.example.com/fuse"
+        );
         assert_eq!(shown("http://[::1]:8080/v1/"), "http://[::1]:8080");
         assert!(BaseUrl::parse("http://h/v1").unwrap().stripped_prefix());
         assert!(!BaseUrl::parse("http://h").unwrap().stripped_prefix());
@@ -131,18 +142,38 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", "10.0.0.5", "10.0.0.5:8080", "localhost:8080", "ftp://h", "http://", "/v1"] {
-            assert!(matches!(BaseUrl::parse(text), Err(BaseUrlError::Malformed(_))), "{text:?}");
+        for text in [
+            "",
+            "10.0.0.5",
+            "10.0.0.5:8080",
+            "localhost:8080",
+            "ftp://h",
+            "http://",
+            "/v1",
+        ] {
+            assert!(
+                matches!(BaseUrl::parse(text), Err(BaseUrlError::Malformed(_))),
+                "{text:?}"
+            );
         }
-        assert_eq!(BaseUrl::parse("http://u:p@h"), Err(BaseUrlError::Credentials));
-        assert_eq!(BaseUrl::parse("http://h/?a=1"), Err(BaseUrlError::QueryOrFragment));
+        assert_eq!(
+            BaseUrl::parse("http://u:p@h"),
+            Err(BaseUrlError::Credentials)
+        );
+        assert_eq!(
+            BaseUrl::parse("http://h/?a=1"),
+            Err(BaseUrlError::QueryOrFragment)
+        );
     }
 
     #[test]
     fn ids_are_escaped_into_one_segment() {
         let base = BaseUrl::parse("http://h:1/fuse").unwrap();
         let url = |id| base.join(&["v1", "hosts", id]).map(|url| url.to_string());
-        assert_eq!(url("a/b ?#%").unwrap(), "http://h:1/fuse/v1/hosts/a%2Fb%20%3F%23%25");
+        assert_eq!(
+            url("a/b ?#%").unwrap(),
+            "http://h:1/fuse/v1/hosts/a%2Fb%20%3F%23%25"
+        );
         for bad in ["", ".", ".."] {
             assert!(matches!(url(bad), Err(Error::InvalidId { .. })), "{bad:?}");
         }

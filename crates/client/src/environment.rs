@@ -36,7 +36,8 @@ impl Client {
     /// See [`Error`]; a create that failed has left nothing behind.
     pub async fn create(&self, request: &CreateEnvironment) -> Result<Environment, Error> {
         let call = self.call(Method::POST, &["v1", "environments"])?;
-        self.fetch(call.timeout(Some(CREATE_TIMEOUT)).json(request)?).await
+        self.fetch(call.timeout(Some(CREATE_TIMEOUT)).json(request)?)
+            .await
     }
 
     /// Creates an environment and returns as soon as the server has accepted it.
@@ -56,7 +57,10 @@ impl Client {
         let in_progress = response.status() == StatusCode::ACCEPTED;
         let url = self.base_url().to_string();
         let environment = decode(&read(response, &url).await?, &url)?;
-        Ok(Created { environment, in_progress })
+        Ok(Created {
+            environment,
+            in_progress,
+        })
     }
 
     /// One page of environments, ordered by id.
@@ -64,7 +68,9 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn environments(&self, query: &ListEnvironments) -> Result<EnvironmentList, Error> {
-        let filter = |text: &'static str, value: &'_ str| (text, (!value.is_empty()).then(|| value.to_owned()));
+        let filter = |text: &'static str, value: &'_ str| {
+            (text, (!value.is_empty()).then(|| value.to_owned()))
+        };
         let filters = [
             filter("task_id", &query.task_id),
             filter("state", &query.state),
@@ -72,8 +78,15 @@ impl Client {
             ("limit", query.limit.clone()),
             ("cursor", query.cursor.clone()),
         ];
-        let pairs: Vec<_> = filters.iter().map(|(name, value)| (*name, value.as_deref())).collect();
-        self.fetch(self.call(Method::GET, &["v1", "environments"])?.query(&pairs)).await
+        let pairs: Vec<_> = filters
+            .iter()
+            .map(|(name, value)| (*name, value.as_deref()))
+            .collect();
+        self.fetch(
+            self.call(Method::GET, &["v1", "environments"])?
+                .query(&pairs),
+        )
+        .await
     }
 
     /// One environment.
@@ -81,7 +94,8 @@ impl Client {
     /// # Errors
     /// See [`Error`]; a destroyed or failed environment is not found.
     pub async fn environment(&self, id: &str) -> Result<Environment, Error> {
-        self.fetch(self.call(Method::GET, &["v1", "environments", id])?).await
+        self.fetch(self.call(Method::GET, &["v1", "environments", id])?)
+            .await
     }
 
     /// Destroys an environment, from any state.

@@ -73,7 +73,8 @@ impl Error {
     /// Whether the server said that the resource does not exist (the route does).
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.api().is_some_and(|error| error.code == Some(ErrorCode::NotFound))
+        self.api()
+            .is_some_and(|error| error.code == Some(ErrorCode::NotFound))
     }
 
     /// Whether trying again can help: nothing came back, or the server is in trouble.
@@ -126,7 +127,10 @@ impl ApiError {
             details: BTreeMap<String, serde_json::Value>,
         }
         let status_text = || {
-            let reason = status.canonical_reason().unwrap_or("unknown status").to_lowercase();
+            let reason = status
+                .canonical_reason()
+                .unwrap_or("unknown status")
+                .to_lowercase();
             format!("http {}: {reason}", status.as_u16())
         };
         let Ok(Envelope { error }) = serde_json::from_slice::<Envelope>(body) else {
@@ -147,8 +151,16 @@ impl ApiError {
             status: status.as_u16(),
             code: serde_json::from_value(serde_json::Value::String(error.code.clone())).ok(),
             code_text: error.code,
-            message: if error.message.is_empty() { status_text() } else { error.message },
-            details: error.details.into_iter().map(|(key, value)| (key, text(value))).collect(),
+            message: if error.message.is_empty() {
+                status_text()
+            } else {
+                error.message
+            },
+            details: error
+                .details
+                .into_iter()
+                .map(|(key, value)| (key, text(value)))
+                .collect(),
             request_id,
         }
     }
@@ -240,7 +252,13 @@ mod tests {
 
     #[test]
     fn anything_else_falls_back_to_the_status() {
-        for body in ["", "<html>", "{}", r#"{"error":"text"}"#, r#"{"error":{"message":"m"}}"#] {
+        for body in [
+            "",
+            "<html>",
+            "{}",
+            r#"{"error":"text"}"#,
+            r#"{"error":{"message":"m"}}"#,
+        ] {
             let error = ApiError::read(StatusCode::UNAUTHORIZED, None, body.as_bytes());
             assert_eq!((error.code, error.code_text.as_str()), (None, ""), "{body}");
             assert_eq!(error.message, "http 401: unauthorized");

@@ -151,15 +151,24 @@ impl EventStream {
             call = call.header("last-event-id", value);
         }
         let waiting = self.client.send(call);
-        let response = tokio::time::timeout(IDLE, waiting).await.map_err(|_| self.timed_out())??;
+        let response = tokio::time::timeout(IDLE, waiting)
+            .await
+            .map_err(|_| self.timed_out())??;
         let is_stream = header(&response, "content-type")
             .is_some_and(|value| value.starts_with("text/event-stream"));
         // Something in between that buffers or rewrites streams leaves the record itself to read.
-        Ok(if is_stream { Mode::Streaming(records(response)) } else { Mode::Polling })
+        Ok(if is_stream {
+            Mode::Streaming(records(response))
+        } else {
+            Mode::Polling
+        })
     }
 
     fn timed_out(&self) -> Error {
-        Error::Transport { url: self.client.base_url().to_string(), reason: Reason::TimedOut }
+        Error::Transport {
+            url: self.client.base_url().to_string(),
+            reason: Reason::TimedOut,
+        }
     }
 
     /// Turns a record into an event to deliver; `None` for one that says nothing new.
@@ -176,7 +185,8 @@ impl EventStream {
             return Some(event);
         }
         let state = (event.state.clone(), event.url.clone());
-        let repeated = std::mem::take(&mut self.resumed) && self.last_state.as_ref() == Some(&state);
+        let repeated =
+            std::mem::take(&mut self.resumed) && self.last_state.as_ref() == Some(&state);
         self.last_state = Some(state);
         if event.is_terminal() {
             self.mode = Mode::Ended;
@@ -188,7 +198,11 @@ impl EventStream {
     fn lose(&mut self) {
         self.resumed = true;
         self.barren += 1;
-        self.mode = if self.barren >= BARREN_LIMIT { Mode::Polling } else { Mode::Connecting };
+        self.mode = if self.barren >= BARREN_LIMIT {
+            Mode::Polling
+        } else {
+            Mode::Connecting
+        };
     }
 
     /// Decides whether a failed attempt ends the wait.
@@ -228,7 +242,8 @@ impl EventStream {
 fn records(response: Response) -> Records {
     let chunks = stream::unfold(Some(response), |response| async move {
         let mut response = response?;
-        let chunk: Result<Bytes, String> = match tokio::time::timeout(IDLE, response.chunk()).await {
+        let chunk: Result<Bytes, String> = match tokio::time::timeout(IDLE, response.chunk()).await
+        {
             Ok(Ok(Some(bytes))) => return Some((Ok(bytes), Some(response))),
             Ok(Ok(None)) => return None,
             Ok(Err(error)) => Err(error.to_string()),
@@ -236,5 +251,9 @@ fn records(response: Response) -> Records {
         };
         Some((chunk, None))
     });
-    Box::pin(chunks.eventsource().map(|record| record.map_err(|error| error.to_string())))
+    Box::pin(
+        chunks
+            .eventsource()
+            .map(|record| record.map_err(|error| error.to_string())),
+    )
 }

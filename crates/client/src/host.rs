@@ -11,7 +11,8 @@ impl Client {
     /// # Errors
     /// See [`Error`]; an agent that rejects the token is `unauthorized`.
     pub async fn register_host(&self, request: &RegisterHost) -> Result<Host, Error> {
-        self.fetch(self.call(Method::POST, &["v1", "hosts"])?.json(request)?).await
+        self.fetch(self.call(Method::POST, &["v1", "hosts"])?.json(request)?)
+            .await
     }
 
     /// One page of hosts, ordered by id.
@@ -20,7 +21,10 @@ impl Client {
     /// See [`Error`].
     pub async fn hosts(&self, page: &PageQuery) -> Result<HostList, Error> {
         let call = self.call(Method::GET, &["v1", "hosts"])?;
-        let query = [("limit", page.limit.as_deref()), ("cursor", page.cursor.as_deref())];
+        let query = [
+            ("limit", page.limit.as_deref()),
+            ("cursor", page.cursor.as_deref()),
+        ];
         self.fetch(call.query(&query)).await
     }
 
@@ -29,6 +33,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn host(&self, id: &str) -> Result<Host, Error> {
-        self.fetch(self.call(Method::GET, &["v1", "hosts", id])?).await
+        self.fetch(self.call(Method::GET, &["v1", "hosts", id])?)
+            .await
     }
 }

@@ -25,9 +25,11 @@ impl Resolve for SystemResolver {
                     let found: Vec<SocketAddr> = found.collect();
                     Ok(Box::new(found.into_iter()) as Addrs)
                 }
-                Err(source) => {
-                    Err(LookupFailed { name: name.as_str().to_owned(), source }.into())
+                Err(source) => Err(LookupFailed {
+                    name: name.as_str().to_owned(),
+                    source,
                 }
+                .into()),
             }
         })
     }

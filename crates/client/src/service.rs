@@ -41,7 +41,12 @@ impl Client {
         let body = read(response, &url).await.unwrap_or_default();
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let field = |name: &str| body.get(name).and_then(|v| v.as_str()).map(str::to_owned);
-        Ok(Identity { status, server, service: field("service"), version: field("version") })
+        Ok(Identity {
+            status,
+            server,
+            service: field("service"),
+            version: field("version"),
+        })
     }
 
     /// Reads the orchestrator's version.
@@ -49,7 +54,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn version(&self) -> Result<VersionInfo, Error> {
-        self.fetch(self.call(Method::GET, &["v1", "version"])?).await
+        self.fetch(self.call(Method::GET, &["v1", "version"])?)
+            .await
     }
 
     /// Whether the process is alive.

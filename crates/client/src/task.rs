@@ -11,6 +11,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn task(&self, task_id: &str) -> Result<Task, Error> {
-        self.fetch(self.call(Method::GET, &["v1", "tasks", task_id])?).await
+        self.fetch(self.call(Method::GET, &["v1", "tasks", task_id])?)
+            .await
     }
 }

@@ -125,9 +125,15 @@ impl Client {
     /// When the token cannot be sent in a header, or TLS cannot be set up (https only).
     pub fn new(options: Options) -> Result<Self, Error> {
         // Installing fails when a provider is there already, which serves as well.
-        rustls::crypto::ring::default_provider().install_default().ok();
+        rustls::crypto::ring::default_provider()
+            .install_default()
+            .ok();
         let mut headers = HeaderMap::new();
-        if let Some(token) = options.token.as_ref().filter(|token| !token.reveal().is_empty()) {
+        if let Some(token) = options
+            .token
+            .as_ref()
+            .filter(|token| !token.reveal().is_empty())
+        {
             let mut value = HeaderValue::try_from(format!("Bearer {}", token.reveal()))
                 .map_err(|_| Error::InvalidToken)?;
             value.set_sensitive(true);
@@ -147,7 +153,9 @@ impl Client {
             builder = builder.no_proxy();
         }
         Ok(Self {
-            http: builder.build().map_err(|error| Error::Setup(chain(&error)))?,
+            http: builder
+                .build()
+                .map_err(|error| Error::Setup(chain(&error)))?,
             base_url: options.base_url,
             request_timeout: options.request_timeout,
             retry_refused: options.retry_refused,
@@ -203,11 +211,18 @@ impl Client {
 
     /// Sends a call and returns whatever answers.
     pub(crate) async fn send_raw(&self, call: Call) -> Result<Response, Error> {
-        let retries = if self.retry_refused && call.is_idempotent() { REFUSED_RETRIES } else { 0 };
+        let retries = if self.retry_refused && call.is_idempotent() {
+            REFUSED_RETRIES
+        } else {
+            0
+        };
         let mut pause = REFUSED_PAUSE;
         for _ in 0..retries {
             match self.send_once(&call).await {
-                Err(Error::Transport { reason: Reason::Refused, .. }) => {
+                Err(Error::Transport {
+                    reason: Reason::Refused,
+                    ..
+                }) => {
                     tokio::time::sleep(jittered(pause)).await;
                     pause *= 2;
                 }
@@ -226,12 +241,14 @@ impl Client {
             request = request.timeout(timeout);
         }
         if let Some(body) = &call.body {
-            request = request.header("content-type", "application/json").body(body.clone());
+            request = request
+                .header("content-type", "application/json")
+                .body(body.clone());
         }
-        request
-            .send()
-            .await
-            .map_err(|error| Error::Transport { url: call.shown(), reason: Reason::of(&error) })
+        request.send().await.map_err(|error| Error::Transport {
+            url: call.shown(),
+            reason: Reason::of(&error),
+        })
     }
 }
 
@@ -255,7 +272,10 @@ pub(crate) async fn read(mut response: Response, url: &str) -> Result<Vec<u8>, E
         })?;
         let Some(chunk) = chunk else { return Ok(body) };
         if body.len() + chunk.len() > MAX_ANSWER {
-            return Err(Error::TooLarge { url: url.to_owned(), limit: MAX_ANSWER });
+            return Err(Error::TooLarge {
+                url: url.to_owned(),
+                limit: MAX_ANSWER,
+            });
         }
         body.extend_from_slice(&chunk);
     }
@@ -263,8 +283,10 @@ pub(crate) async fn read(mut response: Response, url: &str) -> Result<Vec<u8>, E
 
 /// Reads a JSON body.
 pub(crate) fn decode<T: DeserializeOwned>(body: &[u8], url: &str) -> Result<T, Error> {
-    serde_json::from_slice(body)
-        .map_err(|error| Error::Decode { url: url.to_owned(), reason: error.to_string() })
+    serde_json::from_slice(body).map_err(|error| Error::Decode {
+        url: url.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// An error with its sources, for failures that have no type of ours.

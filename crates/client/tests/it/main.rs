@@ -1,0 +1,8 @@
+//! The SDK against a small HTTP server in the same process.
+
+#[cfg(test)]
+mod calls;
+#[cfg(test)]
+mod events;
+#[cfg(test)]
+mod server;

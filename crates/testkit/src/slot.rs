@@ -4,9 +4,11 @@
 //! as long as the process lives. Whoever takes a slot first removes what a killed predecessor left in it, so an
 //! aborted run cleans up in the next one. The default names and ports of a user's own stack are never used.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -21,11 +23,14 @@ const PORTS_PER_SLOT: u16 = 400;
 /// Second octet of slot 0's subnet; the default plan is 10.200.
 const FIRST_SUBNET: u16 = 210;
 
+/// Slots that this process holds, for [`Slot::purge_held`].
+static HELD: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
 /// A claimed slot. Dropping it frees it.
 #[derive(Debug)]
 pub struct Slot {
     number: u16,
-    _lock: File,
+    lock: File,
 }
 
 impl Slot {
@@ -36,7 +41,7 @@ impl Slot {
     pub fn claim() -> Result<Self> {
         let root = root()?;
         for number in 0..SLOTS {
-            let path = root.join(format!("slot-{number}.lock"));
+            let path = lock_path(&root, number);
             let lock = OpenOptions::new()
                 .create(true)
                 .append(true)
@@ -45,10 +50,7 @@ impl Slot {
             if lock.try_lock().is_err() {
                 continue;
             }
-            let slot = Self {
-                number,
-                _lock: lock,
-            };
+            let slot = Self::hold(number, lock);
             leftovers::purge(&slot).with_context(|| format!("clean up slot {number}"))?;
             if slot.ports_are_free() {
                 return Ok(slot);
@@ -67,18 +69,38 @@ impl Slot {
     pub fn sweep() -> Result<()> {
         let root = root()?;
         for number in 0..SLOTS {
-            let path = root.join(format!("slot-{number}.lock"));
+            let path = lock_path(&root, number);
             let Ok(lock) = OpenOptions::new().append(true).open(&path) else {
                 continue;
             };
             if lock.try_lock().is_ok() {
-                leftovers::purge(&Self {
-                    number,
-                    _lock: lock,
-                })?;
+                leftovers::purge(&Self::hold(number, lock))?;
             }
         }
         Ok(())
+    }
+
+    /// Removes everything of all slots that this process holds: for a run that is being interrupted.
+    ///
+    /// # Errors
+    /// When something could not be removed.
+    pub fn purge_held() -> Result<()> {
+        let held = HELD.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let root = root()?;
+        for number in held {
+            // The lock file is only opened, not locked: this process has the lock.
+            let lock = File::open(lock_path(&root, number))?;
+            let slot = std::mem::ManuallyDrop::new(Self { number, lock });
+            leftovers::purge(&slot)?;
+        }
+        Ok(())
+    }
+
+    fn hold(number: u16, lock: File) -> Self {
+        HELD.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(number);
+        Self { number, lock }
     }
 
     /// Directory of this slot: short, because Unix socket paths end at 107 bytes.
@@ -185,6 +207,20 @@ impl Slot {
             .into_iter()
             .all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
     }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        HELD.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.number);
+        // Closing the file would free it too; a child that inherited the descriptor must not keep it.
+        let _unlocked = self.lock.unlock();
+    }
+}
+
+fn lock_path(root: &Path, number: u16) -> PathBuf {
+    root.join(format!("slot-{number}.lock"))
 }
 
 fn root() -> Result<PathBuf> {

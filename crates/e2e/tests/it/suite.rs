@@ -11,6 +11,7 @@ use fuse_testkit::{Slot, Stack, StackOptions, missing_for_guests, report_skip};
 use libtest_mimic::{Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
 
 /// Longest run of one test: a hang must not cost the whole suite.
 const TEST_DEADLINE: Duration = Duration::from_secs(240);
@@ -25,6 +26,8 @@ struct Inner {
     runtime: Runtime,
     stack: OnceCell<Stack>,
     missing: Option<String>,
+    /// Watches for Ctrl-C.
+    _interrupt: JoinSet<()>,
 }
 
 impl Suite {
@@ -37,11 +40,14 @@ impl Suite {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
+        let mut interrupt = JoinSet::new();
+        interrupt.spawn_on(clean_up_on_interrupt(), runtime.handle());
         Ok(Self {
             inner: Arc::new(Inner {
                 runtime,
                 stack: OnceCell::new(),
                 missing,
+                _interrupt: interrupt,
             }),
         })
     }
@@ -98,6 +104,22 @@ impl Suite {
                 false
             }
         }
+    }
+}
+
+/// Guests run in sessions of their own, so Ctrl-C does not reach them: it is passed on here.
+#[expect(
+    clippy::exit,
+    reason = "an interrupted run ends at once, in the middle of any test"
+)]
+async fn clean_up_on_interrupt() {
+    if tokio::signal::ctrl_c().await.is_ok() {
+        if let Err(error) = Slot::purge_held() {
+            say(&format!(
+                "interrupted, and not all could be removed: {error:#}"
+            ));
+        }
+        std::process::exit(130);
     }
 }
 

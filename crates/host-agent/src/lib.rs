@@ -1,1 +1,18 @@
-//! placeholder
+//! The host agent: drives the VMs of one machine and serves them to the control plane.
+//!
+//! One library for all agents; a program picks a [`config::Backend`] and a [`vmm::Vmm`] driver.
+//!
+//! * [`config`]: settings from the environment;
+//! * [`preflight`]: what must be true of the host, one message each;
+//! * [`http`]: the host contract on axum, thin;
+//! * [`registry`]: one task per VM owns it and takes its operations in order;
+//! * [`disk`], [`net`], [`vmm`], [`guest`]: what a VM is made of;
+//! * [`serve`], [`probe`]: the subcommands.
+
+pub mod config;
+pub mod disk;
+pub mod guest;
+pub mod net;
+mod sys;
+pub mod tools;
+pub mod vmm;

@@ -1,0 +1,218 @@
+//! Client of the control API inside a guest: HTTP/1.1 over a [`Transport`].
+//!
+//! Idle connections are kept for a short while, so that calls in a row need no new stream. Dropping
+//! a call's future closes its connection, which makes the guest stop what it does for it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fuse_wire_guest::CONTROL_PORT;
+use fuse_wire_guest::control::{
+    ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadRequest,
+    UploadResponse, path,
+};
+use http::StatusCode;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::transport::{ChannelError, GuestStream, Transport};
+
+/// Most bytes of an answer: two exec streams of 8 MiB in base64, and room.
+const MAX_ANSWER: usize = 32 * 1024 * 1024;
+/// How long an idle connection is kept.
+const IDLE: Duration = Duration::from_secs(30);
+/// Idle connections per guest.
+const MAX_IDLE: usize = 4;
+/// What a guest may take beyond the limit it was given, to answer about it.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A failed call.
+#[derive(Debug, Error)]
+pub enum GuestError {
+    /// No connection, or it broke before the answer was whole.
+    #[error("the guest does not answer")]
+    Channel(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No answer in time.
+    #[error("the guest did not answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// The guest refused the request.
+    #[error("{reason}")]
+    Refused {
+        /// Its reason.
+        reason: String,
+    },
+    /// The guest tried and failed.
+    #[error("{reason}")]
+    Failed {
+        /// Its reason.
+        reason: String,
+    },
+    /// The answer is not what the contract says.
+    #[error("the guest sent an answer that does not parse")]
+    Malformed(#[source] serde_json::Error),
+}
+
+/// Calls one guest. Cheap to clone; clones share connections.
+#[derive(Debug, Clone)]
+pub struct GuestClient {
+    http: Client<Connector, Full<Bytes>>,
+}
+
+impl GuestClient {
+    /// A client over `transport`.
+    #[must_use]
+    pub fn new(transport: Arc<dyn Transport>) -> Self {
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(MAX_IDLE)
+            .build(Connector { transport });
+        Self { http }
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// See [`GuestError`]; a command that fails or times out is not an error.
+    pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResponse, GuestError> {
+        let limit = Duration::from_millis(request.timeout_ms);
+        self.post(path::EXEC, request, limit).await
+    }
+
+    /// Writes files.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn upload(
+        &self,
+        request: &UploadRequest,
+        limit: Duration,
+    ) -> Result<UploadResponse, GuestError> {
+        self.post(path::FILES, request, limit).await
+    }
+
+    /// Starts the public surface, or starts it again.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn surface(
+        &self,
+        request: &SurfaceRequest,
+        limit: Duration,
+    ) -> Result<SurfaceStatus, GuestError> {
+        self.post(path::SURFACE, request, limit).await
+    }
+
+    async fn post<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        limit: Duration,
+    ) -> Result<T, GuestError> {
+        let bound = limit + GRACE;
+        let body = serde_json::to_vec(body).map_err(GuestError::Malformed)?;
+        // The host names the pool's key only; every connection of this client leads to its guest.
+        let request = http::Request::post(format!("http://guest{path}"))
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| GuestError::Channel(e.into()))?;
+        let exchange = async {
+            let response = self
+                .http
+                .request(request)
+                .await
+                .map_err(|e| GuestError::Channel(e.into()))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await;
+            Ok((status, body.map_err(GuestError::Channel)?.to_bytes()))
+        };
+        let (status, body) = tokio::time::timeout(bound, exchange)
+            .await
+            .map_err(|_| GuestError::Timeout(bound))??;
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(GuestError::Malformed);
+        }
+        Err(refusal(status, &body))
+    }
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> GuestError {
+    let reason = serde_json::from_slice::<ErrorBody>(body).map_or_else(
+        |_| format!("the guest answered {status}"),
+        |body| body.error,
+    );
+    if status.is_client_error() {
+        GuestError::Refused { reason }
+    } else {
+        GuestError::Failed { reason }
+    }
+}
+
+/// Gives hyper streams of one guest.
+#[derive(Debug, Clone)]
+struct Connector {
+    transport: Arc<dyn Transport>,
+}
+
+impl tower::Service<http::Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = ChannelError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ChannelError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ChannelError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Uri) -> Self::Future {
+        let transport = Arc::clone(&self.transport);
+        Box::pin(async move { Ok(TokioIo::new(Stream(transport.dial(CONTROL_PORT).await?))) })
+    }
+}
+
+struct Stream(GuestStream);
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,107 @@
+//! Calls on Firecracker's API socket: HTTP/1.1 over a Unix socket, one connection per call.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+
+use crate::vmm::VmmError;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Bound of a call that describes the machine.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Bound of the call that starts the machine; the program may have to load files for it.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// Most bytes of an answer that are read.
+const MAX_ANSWER: usize = 64 * 1024;
+/// First and longest pause between two looks at the socket.
+const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// Returns when the socket accepts connections. The caller sets the bound.
+///
+/// There is no event for this: the file appears when the program binds, and connections are
+/// refused until it listens. So it is looked at, soon and then less often.
+pub(super) async fn wait_until_open(socket: &Path) {
+    let (mut pause, longest) = LOOK;
+    while UnixStream::connect(socket).await.is_err() {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
+    }
+}
+
+/// `PUT path`.
+pub(super) async fn put(socket: &Path, path: &'static str, body: &Value) -> Result<(), VmmError> {
+    call(socket, path, body, CALL_LIMIT).await
+}
+
+/// Starts the machine.
+pub(super) async fn start(socket: &Path) -> Result<(), VmmError> {
+    call(
+        socket,
+        "/actions",
+        &json!({"action_type": "InstanceStart"}),
+        START_LIMIT,
+    )
+    .await
+}
+
+async fn call(
+    socket: &Path,
+    path: &'static str,
+    body: &Value,
+    limit: Duration,
+) -> Result<(), VmmError> {
+    let answer = tokio::time::timeout(limit, exchange(socket, path, body)).await;
+    let (status, body) = answer
+        .map_err(|_| VmmError::Timeout {
+            call: path,
+            seconds: limit.as_secs(),
+        })?
+        .map_err(|source| VmmError::Broken { call: path, source })?;
+    if status < 300 {
+        return Ok(());
+    }
+    let fault = serde_json::from_slice::<Value>(&body)
+        .ok()
+        .and_then(|v| v.get("fault_message")?.as_str().map(str::to_owned))
+        .unwrap_or_else(|| String::from_utf8_lossy(&body).into_owned());
+    Err(VmmError::Refused {
+        call: path,
+        status,
+        fault,
+    })
+}
+
+async fn exchange(socket: &Path, path: &str, body: &Value) -> Result<(u16, Bytes), BoxError> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let request = http::Request::put(path)
+        .header(http::header::HOST, "localhost")
+        .header(http::header::ACCEPT, "application/json")
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(serde_json::to_vec(body)?)))?;
+    let answer = async {
+        let response = sender.send_request(request).await?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await?;
+        Ok((status, body.to_bytes()))
+    };
+    // The connection is driven here rather than in a task, so that it ends with the call. It may end
+    // in the same moment that it hands the answer over.
+    let mut answer = std::pin::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        end = connection => match end {
+            Ok(()) => answer.await,
+            Err(error) => answer.await.map_err(|_: BoxError| error.into()),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Where a VM's sockets are.
+//!
+//! `<dir>/<vm_id>.sock`; a path over 100 characters uses a shortened id, because the kernel cuts
+//! Unix socket paths at 107 bytes. The vsock's own socket and its `_<port>` listener lie beside it
+//! and are two characters longer at most.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use fuse_wire_guest::READY_PORT;
+use fuse_wire_guest::vsock::listener_path;
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+use crate::vmm::Sockets;
+
+/// Longest control socket path before the id is shortened.
+const LONG: usize = 100;
+/// Longest path that a Unix socket can have.
+const SUN_PATH_MAX: usize = 107;
+
+/// A socket directory that cannot be used.
+#[derive(Debug, Error)]
+pub enum SocketDirError {
+    /// Socket paths would not fit.
+    #[error(
+        "the socket directory {} is too long: paths in it would have {length} bytes and {SUN_PATH_MAX} \
+         are possible; set FC_SOCK_DIR to a shorter one", .dir.display()
+    )]
+    TooLong {
+        /// The directory.
+        dir: PathBuf,
+        /// Length of the longest path.
+        length: usize,
+    },
+    /// Somebody else could reach the sockets.
+    #[error(
+        "the socket directory {} must be a directory of this user without rights for others; \
+         remove it or set FC_SOCK_DIR", .dir.display()
+    )]
+    Shared {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// It cannot be made or read.
+    #[error("cannot use the socket directory {}", .dir.display())]
+    Io {
+        /// The directory.
+        dir: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Length of the longest path that can come up in `dir`.
+#[must_use]
+pub fn longest_path(dir: &Path) -> usize {
+    let id = "x".repeat(fuse_wire_host::name::MAX_ID_LEN);
+    let sockets = of(dir, &id);
+    let shortened = at(dir, &short_id(&id));
+    let length = |s: &Sockets| {
+        files(s)
+            .iter()
+            .map(|f| f.as_os_str().len())
+            .max()
+            .unwrap_or(0)
+    };
+    length(&sockets).max(length(&shortened))
+}
+
+/// Makes the directory, for this user alone, and checks that it is usable.
+///
+/// # Errors
+/// It is too long, not ours alone, or cannot be made.
+pub fn prepare_dir(dir: &Path) -> Result<(), SocketDirError> {
+    let length = longest_path(dir);
+    if length > SUN_PATH_MAX {
+        return Err(SocketDirError::TooLong {
+            dir: dir.to_owned(),
+            length,
+        });
+    }
+    let io = |source| SocketDirError::Io {
+        dir: dir.to_owned(),
+        source,
+    };
+    match fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+    {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(io(e)),
+        _ => {}
+    }
+    // In /tmp anybody could have made it, or a link of that name, before us.
+    let meta = fs::symlink_metadata(dir).map_err(io)?;
+    let own = meta.uid() == rustix::process::geteuid().as_raw();
+    if !meta.is_dir() || !own || meta.mode() & 0o077 != 0 {
+        return Err(SocketDirError::Shared {
+            dir: dir.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+pub(super) fn of(dir: &Path, vm_id: &str) -> Sockets {
+    let sockets = at(dir, vm_id);
+    if sockets.api.as_os_str().len() > LONG {
+        at(dir, &short_id(vm_id))
+    } else {
+        sockets
+    }
+}
+
+pub(super) fn files(sockets: &Sockets) -> Vec<PathBuf> {
+    let ready = listener_path(&sockets.channel, READY_PORT);
+    vec![sockets.api.clone(), sockets.channel.clone(), ready]
+}
+
+fn at(dir: &Path, stem: &str) -> Sockets {
+    Sockets {
+        api: dir.join(format!("{stem}.sock")),
+        channel: dir.join(format!("{stem}.v")),
+    }
+}
+
+fn short_id(vm_id: &str) -> String {
+    let head: String = vm_id.chars().take(24).collect();
+    let digest = hex::encode(Sha256::digest(vm_id.as_bytes()));
+    format!("{head}-{}", &digest[..12])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_long_path_is_shortened_by_rule() {
+        let short = of(Path::new("/tmp/fuse-fc-socks"), "vm-1");
+        assert_eq!(short.api, Path::new("/tmp/fuse-fc-socks/vm-1.sock"));
+        let id = "a".repeat(63);
+        let long = of(
+            Path::new("/var/lib/somewhere/rather/deep/fuse-fc-socks"),
+            &id,
+        );
+        let stem = long.api.file_stem().unwrap().to_str().unwrap();
+        assert_eq!(stem.len(), 24 + 1 + 12);
+        assert!(stem.starts_with(&id[..24]));
+    }
+
+    #[test]
+    fn a_directory_of_others_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("socks");
+        prepare_dir(&dir).unwrap();
+        prepare_dir(&dir).unwrap();
+        let open = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+        fs::set_permissions(&dir, open).unwrap();
+        assert!(matches!(
+            prepare_dir(&dir),
+            Err(SocketDirError::Shared { .. })
+        ));
+        let deep = root.path().join("d".repeat(90));
+        let error = prepare_dir(&deep).unwrap_err();
+        assert!(error.to_string().contains("FC_SOCK_DIR"), "{error}");
+        assert!(!deep.exists());
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_of_an_accepted_directory_fits(dir in "/[a-z]{1,90}", id in "[a-z0-9]{1,63}") {
+            let dir = Path::new(&dir);
+            prop_assume!(longest_path(dir) <= SUN_PATH_MAX);
+            for file in files(&of(dir, &id)) {
+                prop_assert!(file.as_os_str().len() <= SUN_PATH_MAX);
+            }
+        }
+    }
+}

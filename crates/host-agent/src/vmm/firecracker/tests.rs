@@ -1,0 +1,184 @@
+//! The driver against a scripted API socket: order and content of the calls, and its failures.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::net::plan::MacAddr;
+use crate::vmm::{BootSource, Nic};
+
+fn spec(dir: &Path) -> MachineSpec {
+    MachineSpec {
+        vm_id: "vm-1".into(),
+        cpus: 2,
+        memory_mib: 512,
+        boot: BootSource {
+            kernel: "/k".into(),
+            initrd: "/i".into(),
+            cmdline: "console=ttyS0 fuse.vm=vm-1".into(),
+        },
+        base: "/base".into(),
+        overlay: "/overlay".into(),
+        nic: Some(Nic {
+            tap: "fcv1".into(),
+            mac: MacAddr([6, 0, 0xac, 0x10, 1, 2]),
+        }),
+        log: dir.join("fc.log"),
+        sockets: sockets::of(dir, "vm-1"),
+    }
+}
+
+/// Answers every call with 204 until `refuse` is asked for, and lists what was asked.
+async fn serve(listener: UnixListener, refuse: &str) -> Vec<(String, serde_json::Value)> {
+    let mut seen = Vec::new();
+    loop {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        let body = loop {
+            let mut buffer = [0; 4096];
+            let n = socket.read(&mut buffer).await.unwrap();
+            if n == 0 {
+                break None;
+            }
+            request.extend_from_slice(&buffer[..n]);
+            let text = String::from_utf8_lossy(&request);
+            let whole = text
+                .split_once("\r\n\r\n")
+                .and_then(|(_, b)| serde_json::from_str(b).ok());
+            if whole.is_some() {
+                break whole;
+            }
+        };
+        // A look whether the socket is open sends nothing.
+        let Some(body) = body else { continue };
+        let text = String::from_utf8_lossy(&request);
+        let path = text.split(' ').nth(1).unwrap().to_owned();
+        let fault = r#"{"fault_message":"no such file"}"#;
+        let last = path == refuse || path == "/actions";
+        let answer = if path == refuse {
+            format!(
+                "HTTP/1.1 400 Bad Request\r\nContent-Length: {}\r\n\r\n{fault}",
+                fault.len()
+            )
+        } else {
+            "HTTP/1.1 204 No Content\r\n\r\n".to_owned()
+        };
+        socket.write_all(answer.as_bytes()).await.unwrap();
+        seen.push((path, body));
+        if last {
+            return seen;
+        }
+    }
+}
+
+/// A program that stays: its arguments are those of Firecracker.
+fn program(dir: &Path, script: &str) -> Firecracker {
+    let path = dir.join("vmm");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Firecracker::new(path, dir.to_owned())
+}
+
+#[tokio::test]
+async fn a_cold_boot_makes_the_documented_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = program(dir.path(), "sleep 600");
+    let spec = spec(dir.path());
+    let listener = UnixListener::bind(&spec.sockets.api).unwrap();
+    let mut server = JoinSet::new();
+    server.spawn(serve(listener, ""));
+    let process = Process::find(driver.spawn(&spec).unwrap())
+        .unwrap()
+        .unwrap();
+    driver.configure(&spec, &process).await.unwrap();
+    driver.boot(&spec).await.unwrap();
+    let seen = server.join_next().await.unwrap().unwrap();
+    let paths: Vec<_> = seen.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "/boot-source",
+            "/drives/rootfs",
+            "/drives/overlay",
+            "/network-interfaces/eth0",
+            "/vsock",
+            "/machine-config",
+            "/actions"
+        ]
+    );
+    assert_eq!(seen[0].1["initrd_path"], "/i");
+    assert_eq!(seen[1].1["is_read_only"], true);
+    assert_eq!(seen[3].1["guest_mac"], "06:00:AC:10:01:02");
+    assert_eq!(seen[5].1["track_dirty_pages"], true);
+    process.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_carries_the_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = program(dir.path(), "sleep 600");
+    let spec = spec(dir.path());
+    let listener = UnixListener::bind(&spec.sockets.api).unwrap();
+    let mut server = JoinSet::new();
+    server.spawn(serve(listener, "/drives/rootfs"));
+    let process = Process::find(driver.spawn(&spec).unwrap())
+        .unwrap()
+        .unwrap();
+    let error = driver.configure(&spec, &process).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the VMM refused /drives/rootfs with status 400: no such file"
+    );
+    process.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_program_that_ends_shows_its_last_words() {
+    let dir = tempfile::tempdir().unwrap();
+    // It ends when told to, so that the test does not race with its end.
+    let fifo = dir.path().join("go");
+    let driver = program(
+        dir.path(),
+        &format!("echo no kvm here; read x < {}", fifo.display()),
+    );
+    let spec = spec(dir.path());
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let process = Process::find(driver.spawn(&spec).unwrap())
+        .unwrap()
+        .unwrap();
+    let end = async {
+        let go = fifo.clone();
+        tokio::task::spawn_blocking(move || std::fs::write(go, "x\n"))
+            .await
+            .unwrap()
+            .unwrap();
+    };
+    let (result, ()) = tokio::join!(driver.configure(&spec, &process), end);
+    let error = result.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the VMM ended during its set-up; its last words: no kvm here"
+    );
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = Firecracker::new("/nowhere/firecracker".into(), dir.path().to_owned());
+    let error = driver.spawn(&spec(dir.path())).unwrap_err();
+    assert!(
+        error.to_string().contains("/nowhere/firecracker"),
+        "{error}"
+    );
+}

@@ -1,0 +1,194 @@
+//! What differs between virtual machine monitors.
+//!
+//! The registry drives every VM through [`Vmm`]; a driver knows its program's command line, control
+//! socket and channel to the guest, and nothing of registries, networks or HTTP. Processes are
+//! shared ground ([`process`]): a VMM runs in a session of its own, outlives the agent, and is found
+//! again by its pid and start time.
+
+pub mod firecracker;
+pub mod process;
+
+#[cfg(test)]
+pub(crate) mod fake;
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use thiserror::Error;
+
+use crate::guest::Transport;
+use crate::net::plan::MacAddr;
+pub use process::{Process, ProcessId};
+
+/// A machine to run.
+#[derive(Debug, Clone)]
+pub struct MachineSpec {
+    /// Id of the VM.
+    pub vm_id: String,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// What is booted.
+    pub boot: BootSource,
+    /// First disk, read-only.
+    pub base: PathBuf,
+    /// Second disk, the VM's own.
+    pub overlay: PathBuf,
+    /// The network device, if it has one.
+    pub nic: Option<Nic>,
+    /// File that takes the VMM's output, the guest's console included.
+    pub log: PathBuf,
+    /// Where its sockets are.
+    pub sockets: Sockets,
+}
+
+/// Kernel, initramfs and command line.
+#[derive(Debug, Clone)]
+pub struct BootSource {
+    /// Uncompressed kernel.
+    pub kernel: PathBuf,
+    /// Initramfs with the guest agent.
+    pub initrd: PathBuf,
+    /// Kernel command line.
+    pub cmdline: String,
+}
+
+/// A network device.
+#[derive(Debug, Clone)]
+pub struct Nic {
+    /// Device of the host.
+    pub tap: String,
+    /// Hardware address in the guest.
+    pub mac: MacAddr,
+}
+
+/// Socket paths of a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sockets {
+    /// The VMM's control socket.
+    pub api: PathBuf,
+    /// The channel to the guest.
+    pub channel: PathBuf,
+}
+
+/// What a driver can do.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Most virtual CPUs of one VM.
+    pub max_cpus: u32,
+}
+
+/// A virtual machine monitor.
+#[async_trait]
+pub trait Vmm: Debug + Send + Sync {
+    /// What it can do.
+    fn limits(&self) -> Limits;
+
+    /// Where the sockets of `vm_id` go; `dir` is the VM's state directory.
+    fn sockets(&self, vm_id: &str, dir: &Path) -> Sockets;
+
+    /// Every file a VM of these sockets may leave in the file system.
+    fn socket_files(&self, sockets: &Sockets) -> Vec<PathBuf>;
+
+    /// The way to the guest.
+    fn transport(&self, sockets: &Sockets) -> Arc<dyn Transport>;
+
+    /// Starts the program and returns at once. Must not await anything between the start and the
+    /// return, so that a started process is always known.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    fn spawn(&self, spec: &MachineSpec) -> Result<ProcessId, VmmError>;
+
+    /// Waits until the program can be told something and describes the machine to it.
+    ///
+    /// # Errors
+    /// It ends, does not answer in time, or refuses a part of the machine.
+    async fn configure(&self, spec: &MachineSpec, process: &Process) -> Result<(), VmmError>;
+
+    /// Starts the machine.
+    ///
+    /// # Errors
+    /// It does not answer in time, or refuses.
+    async fn boot(&self, spec: &MachineSpec) -> Result<(), VmmError>;
+
+    /// Whether something serves the control socket.
+    async fn serves(&self, sockets: &Sockets) -> bool;
+}
+
+/// A VMM that did not do what it was told.
+#[derive(Debug, Error)]
+pub enum VmmError {
+    /// The program did not start.
+    #[error("cannot start the VMM {}", .program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The program ended by itself.
+    #[error("the VMM ended during {during}{}", log_part(.log))]
+    Ended {
+        /// What it was doing.
+        during: &'static str,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// Its control socket did not come up.
+    #[error("the VMM did not open {} within {seconds} s", .socket.display())]
+    NoSocket {
+        /// The socket.
+        socket: PathBuf,
+        /// The bound.
+        seconds: u64,
+    },
+    /// It refused a call.
+    #[error("the VMM refused {call} with status {status}: {fault}")]
+    Refused {
+        /// Path of the call.
+        call: &'static str,
+        /// The status.
+        status: u16,
+        /// Its reason.
+        fault: String,
+    },
+    /// A call broke off.
+    #[error("the VMM did not answer {call}")]
+    Broken {
+        /// Path of the call.
+        call: &'static str,
+        /// The reason.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A call took too long.
+    #[error("the VMM did not answer {call} within {seconds} s")]
+    Timeout {
+        /// Path of the call.
+        call: &'static str,
+        /// The bound.
+        seconds: u64,
+    },
+    /// The process cannot be watched.
+    #[error("cannot watch the VMM process {pid}")]
+    Watch {
+        /// The process.
+        pid: i32,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn log_part(log: &str) -> String {
+    if log.is_empty() {
+        String::new()
+    } else {
+        format!("; its last words: {log}")
+    }
+}

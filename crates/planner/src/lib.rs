@@ -3,9 +3,11 @@
 //! control plane makes can be tested without a fleet.
 
 mod gate;
+mod limits;
 mod placement;
 mod reconcile;
 
 pub use gate::Gate;
+pub use limits::{Limits, Overrun, Strike, Strikes};
 pub use placement::{Candidate, Placement, PlacementError, Policy, Rejections, place};
 pub use reconcile::{Action, Listed, Listing, Memory, Plan, Tracked};

@@ -1,5 +1,5 @@
 //! Reconcile: what to do about the difference between the table of environments and
-//! what the hosts list (lifecycle 15), and about environments that are over a limit.
+//! what the hosts list (lifecycle 15).
 //!
 //! The caller reads the table *before* it asks the hosts. So an environment that is
 //! in the table as running and not in a later listing is really gone, while a listed
@@ -15,8 +15,6 @@ use fuse_model::{EnvironmentId, FleetId, State};
 const MAX_BACKOFF_CYCLES: u32 = 20;
 /// Cycles in a row in which a VM without a record must be seen before it is destroyed.
 const ORPHAN_SIGHTINGS: u32 = 2;
-/// Cycles in a row over a limit before an environment is destroyed for it.
-const STRIKES: u32 = 2;
 
 /// A record of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +74,6 @@ pub struct Memory {
     orphans: BTreeMap<(String, String), Orphan>,
     /// Environments whose destroy is being retried.
     retries: BTreeMap<EnvironmentId, Backoff>,
-    /// Cycles in a row over a limit.
-    strikes: BTreeMap<EnvironmentId, u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -232,27 +228,6 @@ impl Memory {
         let orphan = self.orphans.entry(key).or_default();
         orphan.failures = orphan.failures.saturating_add(1);
         orphan.failures
-    }
-
-    /// Counts environments that are over a limit in this cycle and answers those that
-    /// were over it in the last one too. Everything else starts anew.
-    pub fn strike(&mut self, over: &[EnvironmentId]) -> Vec<EnvironmentId> {
-        let counted: BTreeMap<EnvironmentId, u32> = over
-            .iter()
-            .map(|id| {
-                (
-                    id.clone(),
-                    self.strikes.get(id).copied().unwrap_or_default() + 1,
-                )
-            })
-            .collect();
-        let out = counted
-            .iter()
-            .filter(|(_, count)| **count >= STRIKES)
-            .map(|(id, _)| id.clone())
-            .collect();
-        self.strikes = counted;
-        out
     }
 }
 

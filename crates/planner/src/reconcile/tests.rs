@@ -119,7 +119,10 @@ fn an_orphan_is_destroyed_at_its_second_sighting_in_a_row() {
         vm: "x".to_owned(),
     };
     assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), []);
-    assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), std::slice::from_ref(&destroy));
+    assert_eq!(
+        cycle(&mut memory, &[], &listing(&["x"])),
+        std::slice::from_ref(&destroy)
+    );
     // Gone and back again: it starts anew.
     assert_eq!(cycle(&mut memory, &[], &listing(&[])), []);
     assert_eq!(cycle(&mut memory, &[], &listing(&["x"])), []);
@@ -191,17 +194,6 @@ fn destroys_are_retried_with_backoff() {
         .filter(|_| !cycle(&mut memory, &tracked, &listing(&["a"])).is_empty())
         .collect();
     assert_eq!(attempts, [0, 1, 3, 7, 15, 31, 51, 71]);
-}
-
-#[test]
-fn a_limit_counts_at_the_second_strike_in_a_row() {
-    let mut memory = Memory::default();
-    let both = [id("a"), id("b")];
-    assert_eq!(memory.strike(&both), []);
-    assert_eq!(memory.strike(&both[..1]), [id("a")]);
-    assert_eq!(memory.strike(&both), [id("a")]);
-    assert_eq!(memory.strike(&[]), []);
-    assert_eq!(memory.strike(&both), []);
 }
 
 proptest! {

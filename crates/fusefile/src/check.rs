@@ -26,7 +26,15 @@ pub fn check(path: &str, source: &[u8], tree: Option<&dyn Tree>) -> Checked {
     let Parsed {
         document,
         mut problems,
+        complete,
     } = parse(path, source);
+    if !complete {
+        return Checked {
+            document,
+            problems,
+            compiled: None,
+        };
+    }
     problems.extend(validate(&document));
     let contents = match tree {
         Some(tree) => {

@@ -220,7 +220,9 @@ pub fn quoted(text: &str) -> String {
 /// A map key as part of a field path: as written, but on one line and cut when it is long.
 #[must_use]
 pub fn path_segment(key: &str) -> String {
-    let plain = key.chars().all(|c| !c.is_control()) && key.chars().count() <= QUOTE_LIMIT;
+    let plain = !key.is_empty()
+        && key.chars().all(|c| !c.is_control())
+        && key.chars().count() <= QUOTE_LIMIT;
     if plain { key.to_owned() } else { quoted(key) }
 }
 
@@ -258,5 +260,6 @@ mod tests {
         assert_eq!(quoted(&"x".repeat(5000)).chars().count(), QUOTE_LIMIT + 3);
         assert_eq!(path_segment("plain key"), "plain key");
         assert_eq!(path_segment("a\nb"), "\"a\\nb\"");
+        assert_eq!(path_segment(""), "\"\"");
     }
 }

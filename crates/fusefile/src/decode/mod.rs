@@ -33,12 +33,16 @@ pub struct Parsed {
     pub document: Document,
     /// Problems of stage 2, in order of position.
     pub problems: Vec<Diagnostic>,
+    /// The text was read to its end. If not, the document is a part of what the author wrote, and nothing
+    /// can be said about what it lacks.
+    pub complete: bool,
 }
 
 /// Decodes `source`; `path` is what diagnostics call the file.
 #[must_use]
 pub fn parse(path: &str, source: &[u8]) -> Parsed {
     let mut file = Fusefile::default();
+    let mut complete = false;
     let mut problems = match text(source) {
         Err((at, message)) => {
             let mut report = Report::new(path);
@@ -47,6 +51,7 @@ pub fn parse(path: &str, source: &[u8]) -> Parsed {
         }
         Ok(text) => {
             let (tree, syntax) = yaml::build(&text);
+            complete = tree.complete;
             let mut decoder = Decoder {
                 tree: &tree,
                 path: Vec::new(),
@@ -71,6 +76,7 @@ pub fn parse(path: &str, source: &[u8]) -> Parsed {
             file,
         },
         problems,
+        complete,
     }
 }
 

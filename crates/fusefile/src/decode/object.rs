@@ -18,6 +18,9 @@ pub(super) trait Decode: Default {
     /// Whether `<<` merges another mapping; the custom node of a step has never allowed it.
     const MERGES: bool = true;
 
+    /// The key that the short form of the object stands for, if it has one.
+    const TEXT_KEY: Option<&'static str> = None;
+
     /// The short form of the object, for those that have one.
     fn from_text(_text: &str, _at: Position) -> Option<Self> {
         None
@@ -56,7 +59,10 @@ pub(super) fn decode<'t, T: Decode>(d: &mut Decoder<'t>, node: &'t Node) -> Opti
             };
             d.within(Segment::Key(field.key), |d| out.set(d, field.key, slot));
         } else {
-            let hint = suggest::for_key(T::SHAPE, pair.key);
+            let hint = match T::TEXT_KEY {
+                Some(key) if pairs.len() == 1 => suggest::for_split_text(key),
+                _ => suggest::for_key(T::SHAPE, pair.key),
+            };
             let message = format!("unknown key {}", quoted(pair.key));
             d.report(pair.at, message, Some(hint.text));
             misspelt.extend(hint.meant.map(|key| (key, pair.at)));
@@ -213,6 +219,7 @@ decode!(Step, shape::STEP, [
     "run" => run, "inputs" => inputs, "cache" => cache, "workdir" => workdir,
 ]
     const MERGES: bool = false;
+    const TEXT_KEY: Option<&'static str> = Some("run");
 
     fn from_text(text: &str, at: Position) -> Option<Self> {
         let run = Field { value: text.to_owned(), at: Some(at), broken: false };

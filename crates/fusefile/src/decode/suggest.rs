@@ -33,6 +33,14 @@ pub(super) struct Hint {
     pub(super) meant: Option<&'static str>,
 }
 
+/// A hint for the only key of an object that could have been text: text with `: ` in it reads as a mapping.
+pub(super) fn for_split_text(text_key: &'static str) -> Hint {
+    Hint {
+        text: "a command with \": \" in it needs quotes".to_owned(),
+        meant: Some(text_key),
+    }
+}
+
 /// A hint for `key` in an object of `shape`.
 pub(super) fn for_key(shape: &'static Object, key: &str) -> Hint {
     let lower = key.to_ascii_lowercase();

@@ -12,6 +12,8 @@ use crate::diagnostic::{Position, quoted};
 pub(crate) struct Tree {
     nodes: Vec<Node>,
     root: Option<NodeId>,
+    /// The text was read to its end.
+    pub(crate) complete: bool,
 }
 
 /// A problem of the text itself.
@@ -42,6 +44,7 @@ pub(crate) fn build(text: &str) -> (Tree, Vec<Problem>) {
         block_nesting_limit: MAX_DEPTH,
     };
     let mut builder = Builder::default();
+    let mut complete = true;
     for event in Parser::new_from_str_with_options(text, options) {
         match event {
             Ok((event, span)) => {
@@ -52,6 +55,7 @@ pub(crate) fn build(text: &str) -> (Tree, Vec<Problem>) {
             Err(error) => {
                 builder.problems.push(syntax(&error));
                 builder.close_all();
+                complete = false;
                 break;
             }
         }
@@ -60,6 +64,7 @@ pub(crate) fn build(text: &str) -> (Tree, Vec<Problem>) {
         Tree {
             nodes: builder.nodes,
             root: builder.root,
+            complete,
         },
         builder.problems,
     )
@@ -209,9 +214,13 @@ impl Builder {
         }
     }
 
-    /// After a syntax error: everything that is open ends here, a key without a value is dropped.
+    /// After a syntax error: everything that is open ends here. A key without a value is dropped, and a
+    /// list without items is not an empty list.
     fn close_all(&mut self) {
-        while !self.open.is_empty() {
+        while let Some(open) = self.open.last_mut() {
+            if matches!(&open.content, Content::List(items) if items.is_empty()) {
+                open.content = Content::Broken;
+            }
             self.close();
         }
     }

@@ -1,6 +1,8 @@
-//! The audit log.
+//! The audit log. Most entries are written along with what they tell.
+
 use fuse_model::AuditEntry;
 
+use crate::writer::{Applied, Tx, Write};
 use crate::{Store, StoreError};
 
 impl Store {
@@ -8,7 +10,18 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn audit_insert(&self, _entries: Vec<AuditEntry>) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    pub async fn audit_insert(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
+        self.write(Insert(entries)).await
+    }
+}
+
+struct Insert(Vec<AuditEntry>);
+
+impl Write for Insert {
+    type Out = ();
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
+        tx.audit(&self.0);
+        Ok(Applied::Keep(()))
     }
 }

@@ -1,13 +1,43 @@
-//! Environments.
+//! Environments: the use cases that make, move and end them, and reads.
+//!
+//! Every write is based on a record that the caller has read and is refused
+//! when that has changed since; see [`Guarded`].
+
+mod change;
+mod insert;
+mod remove;
+
 use std::time::Duration;
 
-use fuse_model::{Environment, EnvironmentEvent, EnvironmentId, Redacted, Trigger};
+use fuse_model::{
+    Environment, EnvironmentId, HostId, Operation, Redacted, ReplicaId, State, TaskId, Trigger,
+    Version, to_micros,
+};
 use jiff::Timestamp;
+use sqlx::AssertSqlSafe;
 
+use crate::presence::{alive_since, is_alive};
+use crate::sql::{Bind, Columns, Row, binds};
+use crate::writer::{Applied, Tx, Write};
 use crate::{
     Change, EnvironmentFilter, FailedCreate, Guarded, Inserted, Listing, NewEnvironment, Page,
-    Removal, SecretMap, Store, StoreError,
+    Removal, SecretMap, Store, StoreError, VaultError,
 };
+
+/// What the vault binds secrets to, next to the environment's id.
+const GUEST_TOKEN: &str = "environment-guest-token";
+const SECRETS: &str = "environment-secrets";
+
+macro_rules! select {
+    ($rest:expr) => {
+        concat!(
+            "SELECT id, version, state, task_id, tenant, host_id, url, error, created_at, \
+             updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec \
+             FROM environments ",
+            $rest
+        )
+    };
+}
 
 impl Store {
     /// Stores an environment in `provisioning` with its task and first event,
@@ -15,12 +45,19 @@ impl Store {
     /// `create` operation.
     ///
     /// # Errors
-    /// The database fails.
+    /// The database fails, or the secrets cannot be sealed.
     pub async fn environment_insert_and_reserve(
         &self,
-        _new: NewEnvironment,
+        new: NewEnvironment,
     ) -> Result<Inserted, StoreError> {
-        Err(StoreError::Closed)
+        let secrets = new.secrets.expose();
+        let secrets = if secrets.is_empty() {
+            None
+        } else {
+            let text = crate::sql::to_json("environments", "secrets", secrets)?;
+            self.seal(SECRETS, &new.id, text.as_bytes())?
+        };
+        self.write(insert::Insert { new, secrets }).await
     }
 
     /// Records a create that found no host: the task is `failed`, and the stream
@@ -31,9 +68,9 @@ impl Store {
     /// The database fails.
     pub async fn environment_insert_failed(
         &self,
-        _failed: FailedCreate,
+        failed: FailedCreate,
     ) -> Result<Option<EnvironmentId>, StoreError> {
-        Err(StoreError::Closed)
+        self.write(insert::InsertFailed(failed)).await
     }
 
     /// One environment.
@@ -42,9 +79,13 @@ impl Store {
     /// The database fails.
     pub async fn environment_get(
         &self,
-        _id: &EnvironmentId,
+        id: &EnvironmentId,
     ) -> Result<Option<Environment>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = select!("WHERE id = $1");
+        let rows = self
+            .read("read an environment", sql, binds![id.as_str()])
+            .await?;
+        rows.first().map(from_row).transpose()
     }
 
     /// A page of environments by id.
@@ -53,10 +94,17 @@ impl Store {
     /// The database fails.
     pub async fn environment_list(
         &self,
-        _filter: &EnvironmentFilter,
-        _page: &Page<EnvironmentId>,
+        filter: &EnvironmentFilter,
+        page: &Page<EnvironmentId>,
     ) -> Result<Listing<Environment, EnvironmentId>, StoreError> {
-        Err(StoreError::Closed)
+        let (sql, values) = list_sql(filter, page);
+        let rows = self
+            .read("list environments", AssertSqlSafe(sql), values)
+            .await?;
+        let items = rows.iter().map(from_row).collect::<Result<_, _>>()?;
+        Ok(Listing::cut(items, page.limit, |item: &Environment| {
+            item.id.clone()
+        }))
     }
 
     /// Environments whose operation was interrupted: it expired, or the replica
@@ -66,9 +114,19 @@ impl Store {
     /// The database fails.
     pub async fn environment_list_interrupted(
         &self,
-        _limit: u32,
+        limit: u32,
     ) -> Result<Vec<Environment>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = select!(concat!(
+            "WHERE op_kind IS NOT NULL AND (op_expires_at <= $1 OR NOT ",
+            is_alive!("environments.op_owner", "$2"),
+            ") ORDER BY id LIMIT $3"
+        ));
+        let now = self.now();
+        let values = binds![now, alive_since(now), limit];
+        let rows = self
+            .read("list interrupted operations", sql, values)
+            .await?;
+        rows.iter().map(from_row).collect()
     }
 
     /// Moves an environment on, based on `seen`. Writes an event if the state
@@ -78,11 +136,12 @@ impl Store {
     /// The state does not allow the trigger, or the database fails.
     pub async fn environment_transition(
         &self,
-        _seen: &Environment,
-        _trigger: Trigger,
-        _change: Change,
+        seen: &Environment,
+        trigger: Trigger,
+        change: Change,
     ) -> Result<Guarded<Environment>, StoreError> {
-        Err(StoreError::Closed)
+        let to = change::next_stored(seen.state, trigger)?;
+        self.change(seen, to, change).await
     }
 
     /// Changes an environment without moving it on, based on `seen`.
@@ -91,24 +150,51 @@ impl Store {
     /// The database fails.
     pub async fn environment_update(
         &self,
-        _seen: &Environment,
-        _change: Change,
+        seen: &Environment,
+        change: Change,
     ) -> Result<Guarded<Environment>, StoreError> {
-        Err(StoreError::Closed)
+        self.change(seen, seen.state, change).await
+    }
+
+    async fn change(
+        &self,
+        seen: &Environment,
+        to: State,
+        change: Change,
+    ) -> Result<Guarded<Environment>, StoreError> {
+        let token = match &change.guest_token {
+            Some(token) => self.seal(GUEST_TOKEN, &seen.id, token.expose().as_bytes())?,
+            None => None,
+        };
+        let write = change::Update {
+            seen: seen.clone(),
+            to,
+            change,
+            token,
+        };
+        self.write(write).await
     }
 
     /// Ends an environment, based on `seen`: gives back its capacity, removes
-    /// the record and writes the terminal event, which is returned.
+    /// the record and writes the terminal event.
     ///
     /// # Errors
     /// The state does not allow the trigger, or the database fails.
     pub async fn environment_remove(
         &self,
-        _seen: &Environment,
-        _trigger: Trigger,
-        _removal: Removal,
-    ) -> Result<Guarded<EnvironmentEvent>, StoreError> {
-        Err(StoreError::Closed)
+        seen: &Environment,
+        trigger: Trigger,
+        removal: Removal,
+    ) -> Result<Guarded<()>, StoreError> {
+        let end = remove::next_terminal(seen.state, trigger)?;
+        let remove = remove::Remove {
+            id: seen.id.clone(),
+            version: seen.version,
+            url: seen.url.clone(),
+            end,
+            removal,
+        };
+        self.write(remove).await
     }
 
     /// Extends this replica's operation on an environment to `ttl` from now.
@@ -118,10 +204,14 @@ impl Store {
     /// The database fails.
     pub async fn environment_operation_renew(
         &self,
-        _id: &EnvironmentId,
-        _ttl: Duration,
+        id: &EnvironmentId,
+        ttl: Duration,
     ) -> Result<bool, StoreError> {
-        Err(StoreError::Closed)
+        let renew = Renew {
+            id: id.clone(),
+            ttl,
+        };
+        self.write(renew).await
     }
 
     /// Sets the activity clock, unless it is already later.
@@ -130,10 +220,10 @@ impl Store {
     /// The database fails.
     pub async fn environment_touch(
         &self,
-        _id: &EnvironmentId,
-        _at: Timestamp,
+        id: &EnvironmentId,
+        at: Timestamp,
     ) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+        self.write(Touch { id: id.clone(), at }).await
     }
 
     /// The create request as it was given to the insert.
@@ -142,9 +232,15 @@ impl Store {
     /// The database fails.
     pub async fn environment_request(
         &self,
-        _id: &EnvironmentId,
+        id: &EnvironmentId,
     ) -> Result<Option<String>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = "SELECT request FROM environments WHERE id = $1";
+        let rows = self
+            .read("read a create request", sql, binds![id.as_str()])
+            .await?;
+        rows.first()
+            .map(|row| row.columns("environments").text("request"))
+            .transpose()
     }
 
     /// The secrets; `None` when none are stored.
@@ -153,9 +249,19 @@ impl Store {
     /// The database fails, or they do not open with the keys at hand.
     pub async fn environment_secrets(
         &self,
-        _id: &EnvironmentId,
+        id: &EnvironmentId,
     ) -> Result<Option<Redacted<SecretMap>>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = "SELECT secrets FROM environments WHERE id = $1";
+        let Some(plain) = self.opened(SECRETS, "secrets", sql, id).await? else {
+            return Ok(None);
+        };
+        let map = serde_json::from_slice(&plain).map_err(|_| StoreError::Corrupt {
+            table: "environments",
+            column: "secrets",
+            // The parser's own text could quote a secret.
+            reason: "it is no map of strings".to_owned(),
+        })?;
+        Ok(Some(Redacted::new(map)))
     }
 
     /// The guest agent's token; `None` when none is stored.
@@ -164,8 +270,165 @@ impl Store {
     /// The database fails, or it does not open with the keys at hand.
     pub async fn environment_guest_token(
         &self,
-        _id: &EnvironmentId,
+        id: &EnvironmentId,
     ) -> Result<Option<Redacted<String>>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = "SELECT guest_token FROM environments WHERE id = $1";
+        let plain = self.opened(GUEST_TOKEN, "guest_token", sql, id).await?;
+        let token = plain
+            .map(String::from_utf8)
+            .transpose()
+            .map_err(|_| StoreError::Corrupt {
+                table: "environments",
+                column: "guest_token",
+                reason: "it is no text".to_owned(),
+            })?;
+        Ok(token.map(Redacted::new))
     }
+
+    /// Seals a secret of an environment; `None` without a key: then it is not kept.
+    fn seal(
+        &self,
+        entity: &'static str,
+        id: &EnvironmentId,
+        plain: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.vault().seal(entity, id.as_str(), plain) {
+            Ok(blob) => Ok(Some(blob)),
+            Err(VaultError::NoKey) => Ok(None),
+            Err(source) => Err(secret_error(id, source)),
+        }
+    }
+
+    async fn opened(
+        &self,
+        entity: &'static str,
+        column: &'static str,
+        sql: &'static str,
+        id: &EnvironmentId,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let rows = self.read("read a secret", sql, binds![id.as_str()]).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let Some(blob) = row.columns("environments").opt_bytes(column)? else {
+            return Ok(None);
+        };
+        let plain = self.vault().open(entity, id.as_str(), &blob);
+        plain.map(Some).map_err(|source| secret_error(id, source))
+    }
+}
+
+fn secret_error(id: &EnvironmentId, source: VaultError) -> StoreError {
+    StoreError::Secret {
+        entity: "environment",
+        id: id.to_string(),
+        source,
+    }
+}
+
+/// The statement of a listing: only the filters that are set, so that each
+/// combination gets a plan of its own.
+fn list_sql(filter: &EnvironmentFilter, page: &Page<EnvironmentId>) -> (String, Vec<Bind>) {
+    let after = page.after.as_ref().map_or("", EnvironmentId::as_str);
+    let mut sql = select!("WHERE id > $1").to_owned();
+    let mut values = binds![after, i64::from(page.limit) + 1];
+    let mut and = |condition: &str, value: &str| {
+        values.push(Bind::from(value));
+        sql.push_str(&condition.replace('?', &format!("${}", values.len())));
+    };
+    if let Some(task) = &filter.task_id {
+        // By the task's key; and the task has left once teardown started.
+        let condition = " AND state <> 'destroying' AND id = \
+             (SELECT environment_id FROM tasks WHERE tasks.id = ? AND active = 1)";
+        and(condition, task.as_str());
+    }
+    if let Some(state) = filter.state {
+        and(" AND state = ?", state.as_str());
+    }
+    if let Some(host) = &filter.host_id {
+        and(" AND host_id = ?", host.as_str());
+    }
+    sql.push_str(" ORDER BY id LIMIT $2");
+    (sql, values)
+}
+
+struct Renew {
+    id: EnvironmentId,
+    ttl: Duration,
+}
+
+impl Write for Renew {
+    type Out = bool;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
+        let sql = "UPDATE environments SET op_expires_at = $3 WHERE id = $1 AND op_owner = $2";
+        let values = binds![
+            self.id.as_str(),
+            tx.replica.as_str(),
+            expiry(tx.now, self.ttl)
+        ];
+        let changed = tx.execute("renew an operation", sql, values).await?;
+        Ok(Applied::Keep(changed > 0))
+    }
+}
+
+struct Touch {
+    id: EnvironmentId,
+    at: Timestamp,
+}
+
+impl Write for Touch {
+    type Out = ();
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
+        let sql = "UPDATE environments SET activity_at = $2 WHERE id = $1 AND activity_at < $2";
+        let values = binds![self.id.as_str(), self.at];
+        tx.execute("note activity", sql, values).await?;
+        Ok(Applied::Keep(()))
+    }
+}
+
+fn expiry(now: Timestamp, ttl: Duration) -> i64 {
+    now.as_microsecond().saturating_add(to_micros(ttl))
+}
+
+fn from_row(row: &Row) -> Result<Environment, StoreError> {
+    let mut columns = row.columns("environments");
+    let id = EnvironmentId::new(columns.text("id")?);
+    let version = Version(columns.int("version")?);
+    let state = columns.parsed("state")?;
+    let task = TaskId::new(columns.text("task_id")?);
+    Ok(Environment {
+        id,
+        version,
+        state,
+        task_id: (state != State::Destroying).then_some(task),
+        tenant: columns.text("tenant")?,
+        host_id: columns.opt_text("host_id")?.map(HostId::new),
+        url: columns.text("url")?,
+        error: columns.text("error")?,
+        created_at: columns.time("created_at")?,
+        updated_at: columns.time("updated_at")?,
+        activity_at: columns.time("activity_at")?,
+        operation: operation(&mut columns)?,
+        endpoints: columns.json("endpoints")?,
+        spec: columns.json("spec")?,
+    })
+}
+
+/// Reads `op_kind, op_owner, op_expires_at`.
+fn operation(columns: &mut Columns<'_>) -> Result<Option<Operation>, StoreError> {
+    let kind = columns.opt_text("op_kind")?;
+    let owner = columns.opt_text("op_owner")?;
+    let expires_at = columns.opt_time("op_expires_at")?;
+    let (Some(kind), Some(owner), Some(expires_at)) = (kind, owner, expires_at) else {
+        return Ok(None);
+    };
+    Ok(Some(Operation {
+        kind: kind
+            .parse()
+            .map_err(|error| columns.corrupt("op_kind", error))?,
+        owner: ReplicaId::new(owner),
+        expires_at,
+    }))
 }

@@ -1,14 +1,16 @@
 //! How the store fails, and of which kind each failure is.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fuse_model::{ErrorKind, IllegalTransition};
 use thiserror::Error;
 
 use crate::vault::VaultError;
 
-/// A failed operation of an open store.
-#[derive(Debug, Error)]
+/// A failed operation of an open store. Cheap to clone: one failure of the
+/// database answers every write that was under way.
+#[derive(Debug, Clone, Error)]
 pub enum StoreError {
     /// The database does not answer. Nothing was written, or (when `ambiguous`)
     /// the answer to a commit got lost and only a later read can tell.
@@ -18,7 +20,7 @@ pub enum StoreError {
         ambiguous: bool,
         /// What the driver said.
         #[source]
-        source: sqlx::Error,
+        source: Arc<sqlx::Error>,
     },
     /// Too many writes are waiting already.
     #[error("too many writes are waiting for the database")]
@@ -33,7 +35,7 @@ pub enum StoreError {
         step: &'static str,
         /// What the driver said.
         #[source]
-        source: sqlx::Error,
+        source: Arc<sqlx::Error>,
     },
     /// A stored value cannot be read back.
     #[error("column {column} of {table} holds a value that this version cannot read: {reason}")]
@@ -62,6 +64,44 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Sorts what the driver said while attempting `step`.
+    pub(crate) fn from_sqlx(step: &'static str, error: sqlx::Error) -> Self {
+        let unavailable = is_unavailable(&error);
+        let source = Arc::new(error);
+        if unavailable {
+            Self::Unavailable {
+                ambiguous: false,
+                source,
+            }
+        } else {
+            Self::Statement { step, source }
+        }
+    }
+
+    /// Sorts what the driver said to a `COMMIT`: if the answer got lost, nobody
+    /// knows whether it happened.
+    pub(crate) fn from_commit(error: sqlx::Error) -> Self {
+        let ambiguous = is_lost(&error);
+        match Self::from_sqlx("commit", error) {
+            Self::Unavailable { source, .. } => Self::Unavailable { ambiguous, source },
+            other => other,
+        }
+    }
+
+    /// Whether the same transaction may go through when it is tried once more.
+    pub(crate) fn is_contention(&self) -> bool {
+        match self {
+            Self::Unavailable { source, .. } | Self::Statement { source, .. } => {
+                has_code(source, CONTENTION)
+            }
+            Self::Overloaded
+            | Self::Closed
+            | Self::Corrupt { .. }
+            | Self::Secret { .. }
+            | Self::Illegal(_) => false,
+        }
+    }
+
     /// The kind that the control plane answers with.
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -72,6 +112,53 @@ impl StoreError {
             }
         }
     }
+}
+
+/// PostgreSQL: serialization failure, deadlock. SQLite: busy, locked.
+const CONTENTION: &[&str] = &["40001", "40P01", "5", "6"];
+
+/// PostgreSQL: connection class, shutdown class, too many connections, out of
+/// disk. SQLite: busy, locked, I/O error, full.
+const UNAVAILABLE: &[&str] = &[
+    "08000", "08001", "08003", "08004", "08006", "57P01", "57P02", "57P03", "53100", "53300",
+    "57014", "5", "6", "10", "13",
+];
+
+/// The server ended the session.
+const LOST: &[&str] = &["08003", "08006", "57P01", "57P02", "57P03", "25P03"];
+
+fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
+    let sqlx::Error::Database(error) = error else {
+        return false;
+    };
+    let Some(code) = error.code() else {
+        return false;
+    };
+    // SQLite reports extended codes; the low byte is the primary one.
+    let primary = code
+        .parse::<u32>()
+        .ok()
+        .filter(|_| code.len() < 5)
+        .map(|n| (n & 0xff).to_string());
+    codes.contains(&primary.as_deref().unwrap_or(&code))
+}
+
+/// Whether the connection is of no further use.
+pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
+    has_code(error, LOST)
+        || matches!(
+            error,
+            sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::Protocol(_)
+                | sqlx::Error::WorkerCrashed
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::PoolClosed
+        )
+}
+
+fn is_unavailable(error: &sqlx::Error) -> bool {
+    is_lost(error) || has_code(error, UNAVAILABLE)
 }
 
 /// Why a store could not be opened. Texts are for the operator.

@@ -1,12 +1,33 @@
-//! Events.
+//! The event stream: what happened to environments, in the order of commits.
+//!
+//! Places are given out under a lock that is held to the commit, so a reader
+//! that has seen place n has seen every place below. Subscribers keep the place
+//! of the last event that they were told and read on from there when woken.
+
 use fuse_model::{EnvironmentEvent, EnvironmentId, EventId};
 use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use crate::sql::{Row, binds};
+use crate::writer::{Applied, Tx, Write};
 use crate::{Store, StoreError};
+
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, environment_id, state, url, error, at FROM events ",
+            $rest
+        )
+    };
+}
 
 /// Fires when new events have been committed, by any replica.
 #[derive(Debug, Clone)]
-pub struct EventWatch {}
+pub struct EventWatch {
+    wakes: watch::Receiver<u64>,
+    stop: CancellationToken,
+}
 
 impl EventWatch {
     /// Waits until there may be events that were not there at the last call (or
@@ -16,22 +37,32 @@ impl EventWatch {
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
     pub async fn changed(&mut self) -> bool {
-        false
+        tokio::select! {
+            biased;
+            changed = self.wakes.changed() => changed.is_ok(),
+            () = self.stop.cancelled() => false,
+        }
     }
 }
 
 impl Store {
     /// A watch on new events.
     pub fn event_watch(&self) -> EventWatch {
-        EventWatch {}
+        EventWatch {
+            wakes: self.core().wakes.subscribe(),
+            stop: self.core().stop.clone(),
+        }
     }
 
-    /// The sequence of the newest event; 0 before the first.
+    /// The sequence of the newest event or audit entry; 0 before the first.
     ///
     /// # Errors
     /// The database fails.
     pub async fn event_head(&self) -> Result<i64, StoreError> {
-        Err(StoreError::Closed)
+        let sql = "SELECT value FROM event_clock WHERE id = 1";
+        let rows = self.read("read the event clock", sql, Vec::new()).await?;
+        rows.first()
+            .map_or(Ok(0), |row| row.columns("event_clock").int("value"))
     }
 
     /// Events after `sequence`, oldest first, at most `limit`: the whole fleet's.
@@ -41,10 +72,14 @@ impl Store {
     /// The database fails.
     pub async fn event_list_after(
         &self,
-        _sequence: i64,
-        _limit: u32,
+        sequence: i64,
+        limit: u32,
     ) -> Result<Vec<EnvironmentEvent>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = select!("WHERE seq > $1 ORDER BY seq LIMIT $2");
+        let rows = self
+            .read("list events", sql, binds![sequence, limit])
+            .await?;
+        rows.iter().map(from_row).collect()
     }
 
     /// One environment's events after `sequence`, oldest first, at most `limit`.
@@ -54,31 +89,78 @@ impl Store {
     /// The database fails.
     pub async fn event_list_of(
         &self,
-        _id: &EnvironmentId,
-        _sequence: i64,
-        _limit: u32,
+        id: &EnvironmentId,
+        sequence: i64,
+        limit: u32,
     ) -> Result<Vec<EnvironmentEvent>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = select!("WHERE environment_id = $1 AND seq > $2 ORDER BY seq LIMIT $3");
+        let values = binds![id.as_str(), sequence, limit];
+        let rows = self
+            .read("list an environment's events", sql, values)
+            .await?;
+        rows.iter().map(from_row).collect()
     }
 
     /// The event of this id, if it is known: resolves a `Last-Event-ID`.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn event_get(&self, _id: EventId) -> Result<Option<EnvironmentEvent>, StoreError> {
-        Err(StoreError::Closed)
+    pub async fn event_get(&self, id: EventId) -> Result<Option<EnvironmentEvent>, StoreError> {
+        let sql = select!("WHERE seq = $1");
+        let rows = self
+            .read("read an event", sql, binds![id.sequence()])
+            .await?;
+        let event = rows.first().map(from_row).transpose()?;
+        Ok(event.filter(|event| event.id == id))
     }
 
-    /// Forgets events of environments that ended before `ended_before`, and all
-    /// but the newest `keep` of every other one. Answers how many.
+    /// Forgets the events of environments that ended before `ended_before`, at
+    /// most `limit` at a time. Answers how many were forgotten.
     ///
     /// # Errors
     /// The database fails.
     pub async fn event_prune(
         &self,
-        _ended_before: Timestamp,
-        _keep: u32,
+        ended_before: Timestamp,
+        limit: u32,
     ) -> Result<u64, StoreError> {
-        Err(StoreError::Closed)
+        let prune = Prune {
+            ended_before,
+            limit,
+        };
+        self.write(prune).await
     }
+}
+
+struct Prune {
+    ended_before: Timestamp,
+    limit: u32,
+}
+
+impl Write for Prune {
+    type Out = u64;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<u64>, StoreError> {
+        // An id may be in use again: only what led up to the end goes.
+        let sql = "DELETE FROM events WHERE seq IN (\
+             SELECT e.seq FROM events t \
+             JOIN events e ON e.environment_id = t.environment_id AND e.seq <= t.seq \
+             WHERE t.state IN ('destroyed', 'failed') AND t.at < $1 LIMIT $2)";
+        let values = binds![self.ended_before, self.limit];
+        tx.execute("prune events", sql, values)
+            .await
+            .map(Applied::Keep)
+    }
+}
+
+fn from_row(row: &Row) -> Result<EnvironmentEvent, StoreError> {
+    let mut columns = row.columns("events");
+    Ok(EnvironmentEvent {
+        id: columns.parsed("id")?,
+        environment_id: EnvironmentId::new(columns.text("environment_id")?),
+        state: columns.parsed("state")?,
+        url: columns.text("url")?,
+        error: columns.text("error")?,
+        at: columns.time("at")?,
+    })
 }

@@ -1,30 +1,74 @@
-//! Hosts.
-use fuse_model::{AuditEntry, Host, HostId, HostState};
+//! Hosts: registration, listing, and the charges that environments make to
+//! them. Free figures live in the host's row, so that one guarded update both
+//! checks and takes.
 
+use fuse_model::{
+    Allocated, AuditEntry, Capacity, EnvironmentId, Host, HostId, HostState, Redacted, Resources,
+};
+
+use crate::sql::{Row, binds, to_json};
+use crate::writer::{Applied, Tx, Write};
 use crate::{
     AgentToken, HostRegistration, HostRemoval, Listing, Page, Registered, Store, StoreError,
 };
+
+/// What the vault binds a host's token to, next to the host's id.
+const TOKEN: &str = "host-token";
+
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, url, region, backend, labels, state, arch, gpu_kind, \
+             cpus_total, cpus_allocated, ram_mb_total, ram_mb_allocated, \
+             storage_gb_total, storage_gb_allocated, vms_total, vms_allocated, \
+             gpus_total, gpus_allocated, last_seen, created_at, updated_at FROM hosts ",
+            $rest
+        )
+    };
+}
 
 impl Store {
     /// Registers a host, or registers it anew: state, `created_at` and what its
     /// environments take are kept.
     ///
     /// # Errors
-    /// The database fails.
+    /// The database fails, or the token cannot be sealed.
     pub async fn host_upsert(
         &self,
-        _host: HostRegistration,
-        _audit: Vec<AuditEntry>,
+        host: HostRegistration,
+        audit: Vec<AuditEntry>,
     ) -> Result<Registered, StoreError> {
-        Err(StoreError::Closed)
+        let token = host.token.expose().as_bytes();
+        // Without a key the token is kept as it is: fit for development only.
+        let sealed = self.vault().has_key();
+        let token = if sealed {
+            self.vault()
+                .seal(TOKEN, host.id.as_str(), token)
+                .map_err(|source| StoreError::Secret {
+                    entity: "host",
+                    id: host.id.to_string(),
+                    source,
+                })?
+        } else {
+            token.to_vec()
+        };
+        let upsert = Upsert {
+            host,
+            sealed,
+            token,
+            audit,
+        };
+        self.write(upsert).await
     }
 
     /// One host.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn host_get(&self, _id: &HostId) -> Result<Option<Host>, StoreError> {
-        Err(StoreError::Closed)
+    pub async fn host_get(&self, id: &HostId) -> Result<Option<Host>, StoreError> {
+        let sql = select!("WHERE id = $1");
+        let rows = self.read("read a host", sql, binds![id.as_str()]).await?;
+        rows.first().map(from_row).transpose()
     }
 
     /// A page of hosts by id.
@@ -33,9 +77,16 @@ impl Store {
     /// The database fails.
     pub async fn host_list(
         &self,
-        _page: &Page<HostId>,
+        page: &Page<HostId>,
     ) -> Result<Listing<Host, HostId>, StoreError> {
-        Err(StoreError::Closed)
+        let sql = select!("WHERE id > $1 ORDER BY id LIMIT $2");
+        let after = page.after.as_ref().map_or("", HostId::as_str);
+        let limit = i64::from(page.limit) + 1;
+        let rows = self.read("list hosts", sql, binds![after, limit]).await?;
+        let hosts = rows.iter().map(from_row).collect::<Result<_, _>>()?;
+        Ok(Listing::cut(hosts, page.limit, |host: &Host| {
+            host.id.clone()
+        }))
     }
 
     /// All hosts, by id: what placement chooses from.
@@ -43,15 +94,36 @@ impl Store {
     /// # Errors
     /// The database fails.
     pub async fn host_list_all(&self) -> Result<Vec<Host>, StoreError> {
-        Err(StoreError::Closed)
+        let rows = self
+            .read("list all hosts", select!("ORDER BY id"), Vec::new())
+            .await?;
+        rows.iter().map(from_row).collect()
     }
 
     /// The token of a host's agent; `None` for an unknown host.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn host_token(&self, _id: &HostId) -> Result<Option<AgentToken>, StoreError> {
-        Err(StoreError::Closed)
+    pub async fn host_token(&self, id: &HostId) -> Result<Option<AgentToken>, StoreError> {
+        let sql = "SELECT token_sealed, token FROM hosts WHERE id = $1";
+        let rows = self
+            .read("read a host's token", sql, binds![id.as_str()])
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let mut columns = row.columns("hosts");
+        let sealed = columns.int("token_sealed")? == 1;
+        let stored = columns.bytes("token")?;
+        let plain = if sealed {
+            self.vault().open(TOKEN, id.as_str(), &stored).ok()
+        } else {
+            Some(stored)
+        };
+        let token = plain.and_then(|bytes| String::from_utf8(bytes).ok());
+        Ok(Some(token.map_or(AgentToken::Undecryptable, |token| {
+            AgentToken::Known(Redacted::new(token))
+        })))
     }
 
     /// Sets whether a host takes placements; `None` for an unknown host.
@@ -60,11 +132,16 @@ impl Store {
     /// The database fails.
     pub async fn host_set_state(
         &self,
-        _id: &HostId,
-        _state: HostState,
-        _audit: Vec<AuditEntry>,
+        id: &HostId,
+        state: HostState,
+        audit: Vec<AuditEntry>,
     ) -> Result<Option<Host>, StoreError> {
-        Err(StoreError::Closed)
+        let set = SetState {
+            id: id.clone(),
+            state,
+            audit,
+        };
+        self.write(set).await
     }
 
     /// Removes a host that no environment is assigned to.
@@ -73,9 +150,240 @@ impl Store {
     /// The database fails.
     pub async fn host_remove(
         &self,
-        _id: &HostId,
-        _audit: Vec<AuditEntry>,
+        id: &HostId,
+        audit: Vec<AuditEntry>,
     ) -> Result<HostRemoval, StoreError> {
-        Err(StoreError::Closed)
+        let remove = Remove {
+            id: id.clone(),
+            audit,
+        };
+        self.write(remove).await
     }
+}
+
+struct Upsert {
+    host: HostRegistration,
+    sealed: bool,
+    token: Vec<u8>,
+    audit: Vec<AuditEntry>,
+}
+
+impl Write for Upsert {
+    type Out = Registered;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Registered>, StoreError> {
+        let host = &self.host;
+        let sql = "INSERT INTO hosts (id, url, region, backend, labels, state, arch, gpu_kind, \
+             cpus_total, cpus_allocated, ram_mb_total, ram_mb_allocated, storage_gb_total, \
+             storage_gb_allocated, vms_total, vms_allocated, gpus_total, gpus_allocated, \
+             last_seen, created_at, updated_at, token_sealed, token) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, $10, 0, $11, 0, $12, 0, $13, 0, \
+             $14, $14, $14, $15, $16) \
+             ON CONFLICT (id) DO UPDATE SET url = excluded.url, region = excluded.region, \
+             backend = excluded.backend, labels = excluded.labels, arch = excluded.arch, \
+             gpu_kind = excluded.gpu_kind, cpus_total = excluded.cpus_total, \
+             ram_mb_total = excluded.ram_mb_total, storage_gb_total = excluded.storage_gb_total, \
+             vms_total = excluded.vms_total, gpus_total = excluded.gpus_total, \
+             last_seen = excluded.last_seen, updated_at = excluded.updated_at, \
+             token_sealed = excluded.token_sealed, token = excluded.token \
+             WHERE hosts.backend = excluded.backend OR hosts.vms_allocated = 0";
+        let capacity = &host.capacity;
+        let values = binds![
+            host.id.as_str(),
+            host.url.as_str(),
+            host.region.as_str(),
+            host.backend.as_str(),
+            to_json("hosts", "labels", &host.labels)?,
+            HostState::Active.as_str(),
+            capacity.arch.map_or("", fuse_model::Arch::as_str),
+            capacity.gpu_kind.as_str(),
+            capacity.cpus,
+            capacity.ram_mb,
+            capacity.storage_gb,
+            capacity.vm_count,
+            capacity.gpus,
+            tx.now,
+            i64::from(self.sealed),
+            self.token.clone()
+        ];
+        if tx.execute("store a host", sql, values).await? == 0 {
+            let (count, _) = assigned(tx, &host.id).await?;
+            return Ok(Applied::Keep(Registered::BackendInUse(count)));
+        }
+        tx.audit(&self.audit);
+        match get_in_tx(tx, &host.id).await? {
+            Some(host) => Ok(Applied::Keep(Registered::Stored(Box::new(host)))),
+            None => Ok(Applied::Undo(Registered::BackendInUse(0))),
+        }
+    }
+}
+
+struct SetState {
+    id: HostId,
+    state: HostState,
+    audit: Vec<AuditEntry>,
+}
+
+impl Write for SetState {
+    type Out = Option<Host>;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
+        let sql = "UPDATE hosts SET state = $2, updated_at = $3 WHERE id = $1";
+        let values = binds![self.id.as_str(), self.state.as_str(), tx.now];
+        if tx.execute("set a host's state", sql, values).await? == 0 {
+            return Ok(Applied::Keep(None));
+        }
+        tx.audit(&self.audit);
+        Ok(Applied::Keep(get_in_tx(tx, &self.id).await?))
+    }
+}
+
+struct Remove {
+    id: HostId,
+    audit: Vec<AuditEntry>,
+}
+
+impl Write for Remove {
+    type Out = HostRemoval;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<HostRemoval>, StoreError> {
+        let sql = "DELETE FROM hosts WHERE id = $1 AND vms_allocated = 0";
+        if tx
+            .execute("remove a host", sql, binds![self.id.as_str()])
+            .await?
+            > 0
+        {
+            tx.audit(&self.audit);
+            return Ok(Applied::Keep(HostRemoval::Removed));
+        }
+        Ok(Applied::Keep(match assigned(tx, &self.id).await? {
+            (count, Some(lowest)) => HostRemoval::Assigned { lowest, count },
+            (_, None) => HostRemoval::Missing,
+        }))
+    }
+}
+
+/// How many environments are charged to the host, and the lowest of their ids.
+async fn assigned(
+    tx: &mut Tx<'_>,
+    id: &HostId,
+) -> Result<(u64, Option<EnvironmentId>), StoreError> {
+    let sql = "SELECT COUNT(*), MIN(environment_id) FROM reservations WHERE host_id = $1";
+    let rows = tx
+        .fetch("count a host's environments", sql, binds![id.as_str()])
+        .await?;
+    let Some(row) = rows.first() else {
+        return Ok((0, None));
+    };
+    let mut columns = row.columns("reservations");
+    let count = columns.small("count")?;
+    Ok((
+        count,
+        columns.opt_text("environment_id")?.map(EnvironmentId::new),
+    ))
+}
+
+async fn get_in_tx(tx: &mut Tx<'_>, id: &HostId) -> Result<Option<Host>, StoreError> {
+    let rows = tx
+        .fetch("read a host", select!("WHERE id = $1"), binds![id.as_str()])
+        .await?;
+    rows.first().map(from_row).transpose()
+}
+
+/// Takes `need` and a VM slot from a host that takes placements and has them.
+pub(crate) async fn charge_in_tx(
+    tx: &mut Tx<'_>,
+    id: &HostId,
+    need: Resources,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE hosts SET cpus_allocated = cpus_allocated + $2, \
+         ram_mb_allocated = ram_mb_allocated + $3, \
+         storage_gb_allocated = storage_gb_allocated + $4, \
+         gpus_allocated = gpus_allocated + $5, vms_allocated = vms_allocated + 1 \
+         WHERE id = $1 AND state = 'active' AND cpus_total - cpus_allocated >= $2 \
+         AND ram_mb_total - ram_mb_allocated >= $3 \
+         AND storage_gb_total - storage_gb_allocated >= $4 \
+         AND gpus_total - gpus_allocated >= $5 AND vms_total - vms_allocated >= 1";
+    let values = binds![
+        id.as_str(),
+        need.cpus,
+        need.ram_mb,
+        need.storage_gb,
+        need.gpus
+    ];
+    Ok(tx.execute("charge a host", sql, values).await? > 0)
+}
+
+/// Gives back what an environment was charged, if it was and still is.
+pub(crate) async fn release_in_tx(tx: &mut Tx<'_>, id: &EnvironmentId) -> Result<(), StoreError> {
+    let sql = "DELETE FROM reservations WHERE environment_id = $1 \
+         RETURNING host_id, cpus, ram_mb, storage_gb, gpus";
+    let rows = tx
+        .fetch("release a reservation", sql, binds![id.as_str()])
+        .await?;
+    let Some(row) = rows.first() else {
+        return Ok(());
+    };
+    let mut columns = row.columns("reservations");
+    let host = columns.text("host_id")?;
+    let values = binds![
+        host,
+        columns.int("cpus")?,
+        columns.int("ram_mb")?,
+        columns.int("storage_gb")?,
+        columns.int("gpus")?
+    ];
+    let sql = "UPDATE hosts SET cpus_allocated = cpus_allocated - $2, \
+         ram_mb_allocated = ram_mb_allocated - $3, \
+         storage_gb_allocated = storage_gb_allocated - $4, \
+         gpus_allocated = gpus_allocated - $5, vms_allocated = vms_allocated - 1 WHERE id = $1";
+    tx.execute("credit a host", sql, values).await.map(drop)
+}
+
+fn from_row(row: &Row) -> Result<Host, StoreError> {
+    let mut columns = row.columns("hosts");
+    let id = HostId::new(columns.text("id")?);
+    let url = columns.text("url")?;
+    let region = columns.text("region")?;
+    let backend = columns.parsed("backend")?;
+    let labels = columns.json("labels")?;
+    let state = columns.parsed("state")?;
+    let arch = columns.text("arch")?;
+    let arch = if arch.is_empty() {
+        None
+    } else {
+        Some(
+            arch.parse()
+                .map_err(|error| columns.corrupt("arch", error))?,
+        )
+    };
+    let mut capacity = Capacity {
+        arch,
+        gpu_kind: columns.text("gpu_kind")?,
+        ..Capacity::default()
+    };
+    let mut allocated = Allocated::default();
+    capacity.cpus = columns.small("cpus_total")?;
+    allocated.cpus = columns.small("cpus_allocated")?;
+    capacity.ram_mb = columns.small("ram_mb_total")?;
+    allocated.ram_mb = columns.small("ram_mb_allocated")?;
+    capacity.storage_gb = columns.small("storage_gb_total")?;
+    allocated.storage_gb = columns.small("storage_gb_allocated")?;
+    capacity.vm_count = columns.small("vms_total")?;
+    allocated.vm_count = columns.small("vms_allocated")?;
+    capacity.gpus = columns.small("gpus_total")?;
+    allocated.gpus = columns.small("gpus_allocated")?;
+    Ok(Host {
+        id,
+        url,
+        region,
+        backend,
+        labels,
+        state,
+        capacity,
+        allocated,
+        last_seen: columns.time("last_seen")?,
+        created_at: columns.time("created_at")?,
+        updated_at: columns.time("updated_at")?,
+    })
 }

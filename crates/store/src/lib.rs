@@ -5,19 +5,30 @@
 //! [`Store`], each of which is one transaction: the row, its event and its
 //! audit entries are committed together, before anybody is told.
 //!
-//! How writes get there, and why, is described in [`store`] and `writer`.
+//! All writes go through one queue (`writer`), which is what makes them fast
+//! and gives events their order; reads use a small pool (`pool`). `sql` lets one
+//! text run on both engines.
 
 mod api_key;
 mod audit;
+mod clock;
+mod connect;
+mod core;
 mod environment;
 mod error;
 mod event;
 mod host;
 mod lease;
+mod listen;
+mod migrate;
+mod pool;
+mod presence;
+mod sql;
 mod store;
 mod task;
 mod types;
 mod vault;
+mod writer;
 
 pub use error::{OpenError, StoreError};
 pub use event::EventWatch;

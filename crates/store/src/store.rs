@@ -1,13 +1,56 @@
-//! The handle of an open store.
+//! The handle of an open store: opening, identity, closing. What can be done
+//! with it is in one file per resource.
+
+use std::fmt;
+use std::sync::Arc;
 
 use fuse_model::{FleetId, ReplicaId};
 use jiff::Timestamp;
+use sqlx::SqlSafeStr;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::{Engine, OpenError, StoreError, Vault};
+use crate::clock::FleetClock;
+use crate::connect::{FileLock, Target};
+use crate::core::Core;
+use crate::pool::Pool;
+use crate::sql::{Bind, Row};
+use crate::writer::{Write, WriteQueue};
+use crate::{Engine, OpenError, StoreError, Vault, listen, migrate, presence};
 
-/// An open store; clones share it.
-#[derive(Debug, Clone)]
-pub struct Store {}
+/// Connections that read. Reads are short; more than a few per core only queue
+/// up inside the database instead of here.
+const READERS_FILE: usize = 4;
+const READERS_POSTGRES: usize = 8;
+
+/// An open store; clones share it. Close it with [`Store::close`]: dropping the
+/// last handle abandons writes that nobody waits for.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    core: Arc<Core>,
+    queue: WriteQueue,
+    tasks: TaskTracker,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.core.stop.cancel();
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("engine", &self.inner.core.engine)
+            .field("replica", &self.inner.core.replica_id)
+            .finish_non_exhaustive()
+    }
+}
 
 impl Store {
     /// Opens the store that `url` names (`postgres://…`, `sqlite://path`, `None`
@@ -16,33 +59,83 @@ impl Store {
     /// # Errors
     /// A bad URL, no database, a file in use by another process, or a failed
     /// migration; the text says what to do.
-    pub async fn open(_url: Option<&str>, _vault: Vault) -> Result<Self, OpenError> {
-        Err(OpenError::Url)
+    pub async fn open(url: Option<&str>, vault: Vault) -> Result<Self, OpenError> {
+        let target = Target::parse(url)?;
+        let engine = target.engine();
+        let lock = match &target {
+            Target::File(path) => Some(FileLock::take(path)?),
+            Target::Memory | Target::Postgres(_) => None,
+        };
+        let mut conn = target
+            .writer()
+            .connect()
+            .await
+            .map_err(OpenError::Connect)?;
+        migrate::run(&mut conn, engine).await?;
+        let replica_id = ReplicaId::random();
+        let clock = FleetClock::default();
+        let fleet_id = presence::join(&mut conn, engine, &replica_id, &clock).await?;
+
+        let writers = Arc::new(Pool::new(target.writer(), 1));
+        writers.put(conn);
+        let readers = match engine {
+            Engine::Memory => Arc::clone(&writers),
+            Engine::File => Arc::new(Pool::new(target.reader(), READERS_FILE)),
+            Engine::Postgres => Arc::new(Pool::new(target.reader(), READERS_POSTGRES)),
+        };
+        let core = Arc::new(Core {
+            engine,
+            writers,
+            readers,
+            clock,
+            vault,
+            fleet_id,
+            replica_id,
+            wakes: watch::Sender::new(0),
+            stop: CancellationToken::new(),
+            _lock: lock,
+        });
+        Ok(Self::start(core, target))
+    }
+
+    fn start(core: Arc<Core>, target: Target) -> Self {
+        let tasks = TaskTracker::new();
+        let (queue, writer) = WriteQueue::new(Arc::clone(&core));
+        tasks.spawn(writer.run());
+        if let Target::Postgres(options) = target {
+            tasks.spawn(presence::beat(Arc::clone(&core)));
+            tasks.spawn(listen::run(Arc::clone(&core), *options));
+        }
+        tasks.close();
+        let inner = Inner { core, queue, tasks };
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Where the state lives.
     pub fn engine(&self) -> Engine {
-        Engine::Memory
+        self.inner.core.engine
     }
 
     /// The fleet's identity: the owner tag of every VM.
     pub fn fleet_id(&self) -> &FleetId {
-        unreachable!()
+        &self.inner.core.fleet_id
     }
 
     /// This process's identity among the orchestrators of the fleet.
     pub fn replica_id(&self) -> &ReplicaId {
-        unreachable!()
+        &self.inner.core.replica_id
     }
 
     /// The keys in use.
     pub fn vault(&self) -> &Vault {
-        unreachable!()
+        &self.inner.core.vault
     }
 
     /// The fleet's clock: the database's on Postgres, so that replicas agree.
     pub fn now(&self) -> Timestamp {
-        fuse_model::now()
+        self.inner.core.clock.now()
     }
 
     /// Whether the database answers a read.
@@ -50,10 +143,33 @@ impl Store {
     /// # Errors
     /// It does not.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+        self.read("answer", "SELECT 1", Vec::new()).await.map(drop)
     }
 
     /// Finishes the writes under way, gives up this replica's leases and closes
     /// all connections. Later calls fail with [`StoreError::Closed`].
-    pub async fn close(&self) {}
+    pub async fn close(&self) {
+        self.inner.core.stop.cancel();
+        self.inner.tasks.wait().await;
+        presence::leave(&self.inner.core).await;
+        self.inner.core.readers.close().await;
+        self.inner.core.writers.close().await;
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.inner.core
+    }
+
+    pub(crate) async fn read(
+        &self,
+        step: &'static str,
+        sql: impl SqlSafeStr + Send,
+        binds: Vec<Bind>,
+    ) -> Result<Vec<Row>, StoreError> {
+        self.inner.core.read(step, sql, binds).await
+    }
+
+    pub(crate) async fn write<W: Write>(&self, write: W) -> Result<W::Out, StoreError> {
+        self.inner.queue.submit(write).await
+    }
 }

@@ -59,6 +59,10 @@ pub struct NewEnvironment {
 }
 
 /// What became of an insert.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made once per create and taken apart at once"
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inserted {
     /// It is stored, charged and being created by this replica.
@@ -181,6 +185,18 @@ pub struct Listing<T, Id> {
     pub items: Vec<T>,
     /// Where the next page starts; `None` on the last one.
     pub next: Option<Id>,
+}
+
+impl<T, Id> Listing<T, Id> {
+    /// A page out of up to `limit` + 1 entries: the one too many says that there
+    /// is a next page.
+    pub(crate) fn cut(mut items: Vec<T>, limit: u32, id: impl Fn(&T) -> Id) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = if more { items.last().map(id) } else { None };
+        Self { items, next }
+    }
 }
 
 /// A host as an operator registers it, probed and merged.

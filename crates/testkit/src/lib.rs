@@ -17,6 +17,7 @@ mod daemon;
 mod guest;
 pub mod leftovers;
 pub mod outside;
+pub mod postgres;
 pub mod scan;
 mod skip;
 pub mod slot;

@@ -5,6 +5,7 @@
 use crate::decode::Document;
 use crate::diagnostic::{Diagnostic, Report, quoted};
 use crate::grammar::duration::Duration;
+use crate::grammar::guest_path;
 use crate::model::{Field, Fusefile, Run, Step};
 
 /// Longest bound of the startup script that a server takes.
@@ -47,6 +48,7 @@ pub fn lint(document: &Document) -> Vec<Diagnostic> {
         step(&format!("{key}[{i}].run"), item, &mut report);
     }
     run(&file.run, &mut report);
+    dashes(file, &mut report);
     report.into_problems()
 }
 
@@ -96,6 +98,26 @@ fn run(run: &Field<Run>, report: &mut Report<'_>) {
         Run::Exec(arguments) => arguments.join(" "),
     };
     forever("run", run.at, &text, report);
+}
+
+/// `mkdir -p '-d'` and `chmod 0644 '-x'` take the name for an option.
+fn dashes(file: &Fusefile, report: &mut Report<'_>) {
+    for (i, entry) in file.files.iter().enumerate() {
+        let path = guest_path::clean(&entry.path);
+        if path.starts_with('-') && (path.contains('/') || !entry.mode.is_empty()) {
+            let message = format!(
+                "{} starts with a dash, which tools take for an option",
+                quoted(&path)
+            );
+            let hint = "write the path from the root".to_owned();
+            report.warning(
+                entry.path.at,
+                format!("files[{i}].path"),
+                message,
+                Some(hint),
+            );
+        }
+    }
 }
 
 /// A command in the foreground that does not return fails the create when its time is up.

@@ -6,6 +6,8 @@
 
 mod object;
 mod suggest;
+#[cfg(test)]
+mod tests;
 mod value;
 
 use std::borrow::Cow;
@@ -41,42 +43,66 @@ pub struct Parsed {
 /// Decodes `source`; `path` is what diagnostics call the file.
 #[must_use]
 pub fn parse(path: &str, source: &[u8]) -> Parsed {
-    let mut file = Fusefile::default();
-    let mut complete = false;
-    let mut problems = match text(source) {
+    let (file, problems, complete) = match text(source) {
+        Ok(text) => {
+            let outcome = decode(path, &text);
+            (outcome.file, outcome.problems, outcome.complete)
+        }
         Err((at, message)) => {
             let mut report = Report::new(path);
             report.error(Some(at), "", message);
-            report.into_problems()
-        }
-        Ok(text) => {
-            let (tree, syntax) = yaml::build(&text);
-            complete = tree.complete;
-            let mut decoder = Decoder {
-                tree: &tree,
-                path: Vec::new(),
-                report: Report::new(path),
-            };
-            for problem in syntax {
-                decoder
-                    .report
-                    .hinted(Some(problem.at), "", problem.message, problem.suggestion);
-            }
-            if let Some(root) = tree.root().filter(|root| tag_of(root) != Some(Tag::Null)) {
-                file = decoder.object(root).unwrap_or_default();
-            }
-            decoder.report.into_problems()
+            (Fusefile::default(), report.into_problems(), false)
         }
     };
-    // The count of what is not shown has no position and stays last.
-    problems.sort_by_key(|problem| (problem.position.is_none(), problem.position));
+    let document = Document {
+        path: path.to_owned(),
+        file,
+    };
     Parsed {
-        document: Document {
-            path: path.to_owned(),
-            file,
-        },
+        document,
         problems,
         complete,
+    }
+}
+
+struct Outcome {
+    file: Fusefile,
+    problems: Vec<Diagnostic>,
+    complete: bool,
+    /// Values looked at; what the tests hold to growing with the text.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "only tests look at the work done")
+    )]
+    work: usize,
+}
+
+fn decode(path: &str, text: &str) -> Outcome {
+    let (tree, syntax) = yaml::build(text);
+    let mut decoder = Decoder {
+        tree: &tree,
+        path: Vec::new(),
+        report: Report::new(path),
+        work: 0,
+    };
+    for problem in syntax {
+        decoder
+            .report
+            .hinted(Some(problem.at), "", problem.message, problem.suggestion);
+    }
+    let root = tree.root().filter(|root| tag_of(root) != Some(Tag::Null));
+    let file = root
+        .and_then(|root| decoder.object(root))
+        .unwrap_or_default();
+    let work = decoder.work;
+    let mut problems = decoder.report.into_problems();
+    // The count of what is not shown has no position and stays last.
+    problems.sort_by_key(|problem| (problem.position.is_none(), problem.position));
+    Outcome {
+        file,
+        problems,
+        complete: tree.complete,
+        work,
     }
 }
 
@@ -114,11 +140,13 @@ struct Decoder<'t> {
     tree: &'t Tree,
     path: Vec<Segment<'t>>,
     report: Report<'t>,
+    work: usize,
 }
 
 impl<'t> Decoder<'t> {
     /// The value at `slot`, absent when null.
     fn field<T: FromYaml>(&mut self, slot: Slot) -> Field<T> {
+        self.work += 1;
         let Some(id) = slot.node else {
             return Field {
                 value: T::default(),

@@ -145,6 +145,7 @@ impl<'t> Decoder<'t> {
             return None;
         };
         let tree = self.tree;
+        self.work += written.len();
         let mut seen: HashMap<&str, u32> = HashMap::with_capacity(written.len());
         let mut out = Vec::with_capacity(written.len());
         for &(key, value) in written {

@@ -299,6 +299,10 @@ setup:
   - exit 0
   - sleep infinity &
 run: python3 -m http.server 8000
+files:
+  - { path: ./-d/x, content: x }
+  - { path: -x, content: x, mode: '644' }
+  - { path: -y, content: x }
 ";
     let checked = check("Fusefile", source.as_bytes(), None);
     assert_eq!(checked.problems, []);

@@ -1,3 +1,76 @@
-//! Measures Fuse against its budgets and prints ratios.
+//! Measures Fuse against its budgets and prints what came out, with ratios.
+//!
+//! `ops/dev/bench.sh` builds the release programs and runs this. Everything is measured from outside, on the programs
+//! as they ship. On a shared machine absolute figures are for orientation; ratios within one run decide.
 
-fn main() {}
+mod bare;
+mod guest;
+mod load;
+mod report;
+mod startup;
+mod stats;
+mod store;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use report::Report;
+
+/// Groups of measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// Real guests: create against a bare boot, exec round trip, the host's own work.
+    Guest,
+    /// Throughput of the control plane on the stub provider, per store.
+    Store,
+    /// Start-up time and idle memory.
+    Startup,
+}
+
+/// Measures Fuse against its budgets.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Print JSON on stdout (the table goes to stderr then)
+    #[arg(long)]
+    json: bool,
+    /// Measure only these groups
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Group>,
+    /// A tenth of the work: to see that everything runs, not for figures
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report::note(&format!("fuse-bench: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let wanted = |group| arguments.only.is_empty() || arguments.only.contains(&group);
+    let mut report = Report::new();
+    runtime.block_on(async {
+        if wanted(Group::Startup) {
+            startup::measure(&mut report, arguments.quick).await?;
+        }
+        if wanted(Group::Store) {
+            store::measure(&mut report, arguments.quick).await?;
+        }
+        if wanted(Group::Guest) {
+            guest::measure(&mut report, arguments.quick).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    report.print(arguments.json)
+}

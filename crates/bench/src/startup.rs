@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fuse_testkit::postgres::{Durability, Postgres};
 use fuse_testkit::{
     Api, Bins, Daemon, SkipReason, Slot, Stack, StackOptions, leftovers, missing_for_guests,
 };

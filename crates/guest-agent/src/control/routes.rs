@@ -1,0 +1,143 @@
+//! The routes: each reads its request, makes one call and answers.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post, put};
+use fuse_wire_guest::control::{
+    ClockRequest, ClockResponse, ExecRequest, ExecResponse, MAX_BODY_BYTES, PowerRequest, Status,
+    SurfaceRequest, SurfaceStatus, UploadRequest, UploadResponse, path,
+};
+use futures_util::TryStreamExt as _;
+use serde::Deserialize;
+
+use super::Control;
+use super::body::JsonBody;
+use super::error::ApiError;
+use crate::clock;
+use crate::files::{self, Target};
+
+/// The control API.
+pub(crate) fn router(control: Arc<Control>) -> Router {
+    Router::new()
+        .route(path::STATUS, get(status))
+        .route(path::EXEC, post(exec))
+        .route(path::FILES, post(upload_files))
+        .route(
+            path::FILE,
+            put(upload_file).layer(DefaultBodyLimit::disable()),
+        )
+        .route(path::CLOCK, post(set_clock))
+        .route(path::SURFACE, post(start_surface))
+        .route(path::POWER, post(power))
+        .fallback(async || ApiError::NotFound)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(control)
+}
+
+type Shared = State<Arc<Control>>;
+
+async fn status(State(control): Shared) -> Json<Status> {
+    Json(control.identity.status(control.surface.status()))
+}
+
+async fn exec(
+    State(control): Shared,
+    body: JsonBody<ExecRequest>,
+) -> Result<Json<ExecResponse>, ApiError> {
+    control.usable()?;
+    Ok(Json(control.executor.run(body.value).await?))
+}
+
+async fn upload_files(
+    State(control): Shared,
+    body: JsonBody<UploadRequest>,
+) -> Result<Json<UploadResponse>, ApiError> {
+    control.usable()?;
+    blocking(move || {
+        let mut written = 0;
+        for file in &body.value.files {
+            let target = Target::parse(&file.path, file.mode.as_deref())?;
+            files::write(target, file.content_b64.as_ref())?;
+            written += 1;
+        }
+        Ok(Json(UploadResponse { written }))
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize)]
+struct FileQuery {
+    path: String,
+    mode: Option<String>,
+}
+
+async fn upload_file(
+    State(control): Shared,
+    Query(query): Query<FileQuery>,
+    body: Body,
+) -> Result<Json<UploadResponse>, ApiError> {
+    control.usable()?;
+    let target = Target::parse(&query.path, query.mode.as_deref())?;
+    let mut draft = blocking(move || Ok(target.create()?)).await?;
+    let mut chunks = body.into_data_stream();
+    while let Some(chunk) = chunks.try_next().await.map_err(|_| ApiError::CutShort)? {
+        draft = blocking(move || {
+            draft.write(&chunk)?;
+            Ok(draft)
+        })
+        .await?;
+    }
+    blocking(move || Ok(draft.place()?)).await?;
+    Ok(Json(UploadResponse { written: 1 }))
+}
+
+async fn set_clock(body: JsonBody<ClockRequest>) -> Result<Json<ClockResponse>, ApiError> {
+    let offset_micros = clock::set(body.value.unix_micros)?;
+    Ok(Json(ClockResponse { offset_micros }))
+}
+
+async fn start_surface(
+    State(control): Shared,
+    body: JsonBody<SurfaceRequest>,
+) -> Result<Json<SurfaceStatus>, ApiError> {
+    control.usable()?;
+    Ok(Json(control.surface.start(body.value).await?))
+}
+
+async fn power(
+    State(control): Shared,
+    body: JsonBody<PowerRequest>,
+) -> Result<StatusCode, ApiError> {
+    control
+        .power
+        .try_send(body.value.action)
+        .map_err(|_| ApiError::GoingDown)?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+impl Control {
+    /// Refuses what needs a root file system when there is none.
+    fn usable(&self) -> Result<(), ApiError> {
+        match &self.identity.error {
+            None => Ok(()),
+            Some(error) => Err(ApiError::Unusable(error.clone())),
+        }
+    }
+}
+
+/// Runs file system work off the runtime's threads.
+async fn blocking<T, F>(work: F) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, ApiError> + Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(ApiError::Internal(error.to_string())),
+    }
+}

@@ -1,6 +1,6 @@
 //! What the parts of an open store share: connections, clock, identity.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fuse_model::{FleetId, ReplicaId};
 use sqlx::SqlSafeStr;
@@ -28,8 +28,8 @@ pub(crate) struct Core {
     pub(crate) wakes: watch::Sender<u64>,
     /// Cancelled when the store is closed or its last handle is dropped.
     pub(crate) stop: CancellationToken,
-    /// Keeps other processes away from a SQLite file.
-    pub(crate) _lock: Option<FileLock>,
+    /// Keeps other processes away from a SQLite file until the store is closed.
+    pub(crate) lock: Mutex<Option<FileLock>>,
 }
 
 impl Core {

@@ -2,7 +2,7 @@
 //! with it is in one file per resource.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fuse_model::{FleetId, ReplicaId};
 use jiff::Timestamp;
@@ -93,7 +93,7 @@ impl Store {
             replica_id,
             wakes: watch::Sender::new(0),
             stop: CancellationToken::new(),
-            _lock: lock,
+            lock: Mutex::new(lock),
         });
         Ok(Self::start(core, target))
     }
@@ -154,6 +154,14 @@ impl Store {
         presence::leave(&self.inner.core).await;
         self.inner.core.readers.close().await;
         self.inner.core.writers.close().await;
+        drop(
+            self.inner
+                .core
+                .lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     pub(crate) fn core(&self) -> &Core {

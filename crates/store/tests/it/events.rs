@@ -1,0 +1,102 @@
+//! The event stream: cursors, wake-ups, pruning.
+
+use std::time::Duration;
+
+use fuse_model::{EventId, State};
+use jiff::SignedDuration;
+use tokio::time::timeout;
+
+use crate::support::*;
+
+/// Far longer than a wake takes; only a failing test waits for it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+contract! {
+    a_cursor_sees_every_event_once_and_in_order,
+    an_event_id_is_a_cursor,
+    a_watch_fires_on_commit_and_ends_with_the_store,
+    other_replicas_are_woken,
+    ended_streams_are_forgotten_and_others_kept,
+}
+
+async fn a_cursor_sees_every_event_once_and_in_order(db: Db) {
+    let store = db.open().await;
+    assert_eq!(store.event_head().await.expect("reads"), 0);
+    for task in ["a", "b"] {
+        let made = create(&store, task, 1, &[]).await;
+        start(&store, &made).await;
+    }
+    let all = all_events(&store).await;
+    assert_eq!(all.len(), 4);
+    let mut paged = Vec::new();
+    let mut cursor = 0;
+    loop {
+        let page = store.event_list_after(cursor, 1).await.expect("lists");
+        let Some(event) = page.into_iter().next() else {
+            break;
+        };
+        cursor = event.id.sequence();
+        paged.push(event);
+    }
+    assert_eq!(paged, all);
+    let of_b = store.event_list_of(&id("b"), 0, 9).await.expect("lists");
+    assert_eq!(of_b, all[2..]);
+    let newer = store
+        .event_list_of(&id("b"), of_b[0].id.sequence(), 9)
+        .await
+        .expect("lists");
+    assert_eq!(newer, of_b[1..]);
+    assert!(store.event_head().await.expect("reads") >= cursor);
+}
+
+async fn an_event_id_is_a_cursor(db: Db) {
+    let store = db.open().await;
+    create(&store, "a", 1, &[]).await;
+    let event = all_events(&store).await.remove(0);
+    let id: EventId = event.id.to_string().parse().expect("parses");
+    assert_eq!(store.event_get(id).await.expect("reads"), Some(event));
+    // The same place in another store's stream is not this event.
+    let other = EventId::at(id.sequence());
+    assert_eq!(store.event_get(other).await.expect("reads"), None);
+}
+
+async fn a_watch_fires_on_commit_and_ends_with_the_store(db: Db) {
+    let store = db.open().await;
+    let mut watch = store.event_watch();
+    create(&store, "a", 1, &[]).await;
+    assert!(timeout(PATIENCE, watch.changed()).await.expect("fires"));
+    let waiting = async { while watch.changed().await {} };
+    let ((), closed) = tokio::join!(store.close(), timeout(PATIENCE, waiting));
+    closed.expect("ends");
+}
+
+async fn other_replicas_are_woken(db: Db) {
+    if db.server.is_none() {
+        return;
+    }
+    let (first, second) = (db.open().await, db.open().await);
+    let mut watch = second.event_watch();
+    create(&first, "a", 1, &[]).await;
+    let seen = async {
+        while all_events(&second).await.is_empty() {
+            watch.changed().await;
+        }
+    };
+    timeout(PATIENCE, seen).await.expect("is woken");
+}
+
+async fn ended_streams_are_forgotten_and_others_kept(db: Db) {
+    let store = db.open().await;
+    let ended = create(&store, "a", 1, &[]).await;
+    destroy(&store, &ended).await;
+    create(&store, "b", 1, &[]).await;
+    // The id lives again; its new stream is kept.
+    create(&store, "a", 1, &[]).await;
+    let before = store.now() - SignedDuration::from_secs(60);
+    assert_eq!(store.event_prune(before, 100).await.expect("prunes"), 0);
+    let after = store.now() + SignedDuration::from_secs(60);
+    assert_eq!(store.event_prune(after, 100).await.expect("prunes"), 3);
+    let left = all_events(&store).await;
+    assert_eq!(left.len(), 2);
+    assert!(left.iter().all(|event| event.state == State::Provisioning));
+}

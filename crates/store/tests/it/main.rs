@@ -1,0 +1,23 @@
+//! The store's contract, run on SQLite in memory, on a SQLite file and on a
+//! PostgreSQL that the tests start themselves.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+#[macro_use]
+mod support;
+
+mod api_keys;
+mod concurrency;
+mod crash;
+mod environments;
+mod events;
+mod hosts;
+mod leases;
+mod operations;
+mod outage;
+mod schema;
+mod secrets;

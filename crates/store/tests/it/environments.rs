@@ -41,7 +41,7 @@ async fn a_create_reads_back(db: Db) {
         .expect("reads")
         .expect("is");
     assert_eq!((host.allocated.cpus, host.allocated.vm_count), (2, 1));
-    let task = task(&store, "t").await;
+    let task = task_of(&store, "t").await;
     assert_eq!(
         (task.status, &task.environment_id),
         (TaskStatus::Assigned, &made.id)
@@ -73,11 +73,11 @@ async fn a_life_from_create_to_destroyed(db: Db) {
     );
     assert_eq!(up.operation, None);
     assert_eq!(get(&store, &made.id).await.as_ref(), Some(&up));
-    assert_eq!(task(&store, "t").await.status, TaskStatus::Running);
+    assert_eq!(task_of(&store, "t").await.status, TaskStatus::Running);
 
     destroy(&store, &up).await;
     assert_eq!(get(&store, &made.id).await, None);
-    let task = task(&store, "t").await;
+    let task = task_of(&store, "t").await;
     assert_eq!(
         (task.status, task.last_error.as_str()),
         (TaskStatus::Failed, "vm force destroyed")
@@ -194,7 +194,7 @@ async fn a_create_without_a_host_is_remembered_by_its_task(db: Db) {
         .await
         .expect("writes");
     assert_eq!(answer, None);
-    let task = task(&store, "t").await;
+    let task = task_of(&store, "t").await;
     assert_eq!(
         (task.status, task.last_error.as_str()),
         (TaskStatus::Failed, "no hosts registered")
@@ -211,7 +211,7 @@ async fn a_create_without_a_host_is_remembered_by_its_task(db: Db) {
         .await
         .expect("answers");
     assert_eq!(answer, Some(made.id));
-    let task = task(&store, "t").await;
+    let task = task_of(&store, "t").await;
     assert_eq!(task.status, TaskStatus::Assigned);
 }
 

@@ -237,7 +237,7 @@ pub(crate) async fn get(store: &Store, id: &EnvironmentId) -> Option<Environment
 }
 
 /// A task that must be known.
-pub(crate) async fn task(store: &Store, id: &str) -> Task {
+pub(crate) async fn task_of(store: &Store, id: &str) -> Task {
     store
         .task_get(&TaskId::new(id))
         .await

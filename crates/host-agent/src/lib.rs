@@ -13,6 +13,10 @@ pub mod config;
 pub mod disk;
 pub mod guest;
 pub mod net;
+pub mod registry;
+pub mod report;
 mod sys;
+#[cfg(test)]
+mod testing;
 pub mod tools;
 pub mod vmm;

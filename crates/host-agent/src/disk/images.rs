@@ -189,6 +189,13 @@ impl Images {
         if name.starts_with('/') || name.starts_with('~') {
             return Err(refuse("it must be relative to the images directory"));
         }
+        // Names that climb are refused before the file system is asked what is up there.
+        if Path::new(name)
+            .components()
+            .any(|c| !matches!(c, std::path::Component::Normal(_)))
+        {
+            return Err(refuse("it leaves the images directory"));
+        }
         let path = self.named.join(format!("{name}.{EXTENSION}"));
         let missing = || ImageError::Missing {
             name: name.to_owned(),

@@ -6,6 +6,7 @@
 
 use std::net::Ipv4Addr;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Prefix length of a VM's own network.
@@ -50,8 +51,9 @@ pub enum PlanError {
     },
 }
 
-/// Everything that follows from a VM's number.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Everything that follows from a VM's number. Stored with the VM, so that a changed plan leaves
+/// existing VMs where they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// The number.
     pub index: Index,
@@ -68,7 +70,8 @@ pub struct Slot {
 }
 
 /// A hardware address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct MacAddr(pub [u8; 6]);
 
 impl std::fmt::Display for MacAddr {
@@ -76,6 +79,27 @@ impl std::fmt::Display for MacAddr {
         let [a, b, c, d, e, g] = self.0;
         // The fixed part is upper case and the number lower case in the contract.
         write!(f, "{a:02X}:{b:02X}:{c:02X}:{d:02x}:{e:02x}:{g:02X}")
+    }
+}
+
+impl From<MacAddr> for String {
+    fn from(mac: MacAddr) -> Self {
+        mac.to_string()
+    }
+}
+
+impl TryFrom<String> for MacAddr {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bytes: Option<Vec<u8>> = text
+            .split(':')
+            .map(|part| u8::from_str_radix(part, 16).ok())
+            .collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is not a hardware address"))
     }
 }
 

@@ -119,7 +119,7 @@ table inet {table} {{
     iifname != @taps fib daddr type local dnat ip to udp dport map @udp_ports
   }}
   chain outgoing {{
-    type nat hook output priority dstnat; policy accept;
+    type nat hook output priority -100; policy accept;
     fib daddr type local dnat ip to tcp dport map @tcp_ports
     fib daddr type local dnat ip to udp dport map @udp_ports
   }}

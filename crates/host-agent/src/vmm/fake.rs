@@ -1,1 +1,286 @@
+//! A VMM for tests: a process that sleeps, and a guest served from within the test.
+//!
+//! What a test wants to go wrong is set before ([`FakeVmm::behave`]); the fake is its own host's
+//! view of the world too: which of its processes still run, and what its guests were told.
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fuse_wire_guest::control::{
+    ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadRequest,
+    UploadResponse, path,
+};
+use fuse_wire_guest::{GENERATION, READY_PORT, Ready, vsock};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+use super::process::{spawn_detached, start_time};
+use super::{Limits, MachineSpec, Process, ProcessId, Sockets, Vmm, VmmError};
+use crate::guest::{Transport, VsockTransport};
+
+/// What the next machines do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    /// Boot and serve.
+    #[default]
+    Serve,
+    /// The program cannot be started.
+    NoProgram,
+    /// The program refuses its description.
+    Refuse,
+    /// The program ends while the guest boots.
+    Die,
+    /// The guest never answers.
+    Silent,
+    /// The guest answers that it cannot be used.
+    Unusable(&'static str),
+    /// The guest's surface does not start.
+    NoSurface,
+}
+
+/// What a guest was told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    pub(crate) execs: Vec<ExecRequest>,
+    pub(crate) uploads: Vec<UploadRequest>,
+    pub(crate) surfaces: Vec<SurfaceRequest>,
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeVmm {
+    dir: PathBuf,
+    behaviour: Mutex<Behaviour>,
+    started: Mutex<Vec<ProcessId>>,
+    api: Mutex<HashMap<String, UnixListener>>,
+    guests: Mutex<HashMap<String, JoinSet<()>>>,
+    told: Arc<Mutex<Told>>,
+}
+
+impl FakeVmm {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            behaviour: Mutex::default(),
+            started: Mutex::default(),
+            api: Mutex::default(),
+            guests: Mutex::default(),
+            told: Arc::default(),
+        }
+    }
+
+    pub(crate) fn behave(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        self.told.lock().unwrap().clone()
+    }
+
+    /// Pids of its processes that still run.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let started = self.started.lock().unwrap();
+        let running = started
+            .iter()
+            .filter(|id| start_time(id.pid) == Some(id.start));
+        running.map(|id| id.pid).collect()
+    }
+
+    /// Ends a machine as a crash of its VMM would.
+    pub(crate) fn crash(&self, vm_id: &str) {
+        self.api.lock().unwrap().remove(vm_id);
+        self.guests.lock().unwrap().remove(vm_id);
+        for pid in self.processes() {
+            let group = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+        }
+    }
+
+    fn behaviour(&self) -> Behaviour {
+        self.behaviour.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Vmm for FakeVmm {
+    fn limits(&self) -> Limits {
+        Limits { max_cpus: 4 }
+    }
+
+    fn sockets(&self, vm_id: &str, _dir: &Path) -> Sockets {
+        Sockets {
+            api: self.dir.join(format!("{vm_id}.sock")),
+            channel: self.dir.join(format!("{vm_id}.v")),
+        }
+    }
+
+    fn socket_files(&self, sockets: &Sockets) -> Vec<PathBuf> {
+        let ready = vsock::listener_path(&sockets.channel, READY_PORT);
+        vec![sockets.api.clone(), sockets.channel.clone(), ready]
+    }
+
+    fn transport(&self, sockets: &Sockets) -> Arc<dyn Transport> {
+        Arc::new(VsockTransport::new(sockets.channel.clone()))
+    }
+
+    fn spawn(&self, spec: &MachineSpec) -> Result<ProcessId, VmmError> {
+        let program = match self.behaviour() {
+            Behaviour::NoProgram => "/nowhere/vmm",
+            _ => "/bin/sh",
+        };
+        let mut command = Command::new(program);
+        command
+            .args(["-c", "echo vmm started; sleep 600 & wait"])
+            .arg(&spec.sockets.api);
+        let id = spawn_detached(&mut command, &spec.log).map_err(|source| VmmError::Start {
+            program: program.into(),
+            source,
+        })?;
+        self.started.lock().unwrap().push(id);
+        Ok(id)
+    }
+
+    async fn configure(&self, spec: &MachineSpec, _: &Process) -> Result<(), VmmError> {
+        if self.behaviour() == Behaviour::Refuse {
+            let fault = "no such kernel".to_owned();
+            return Err(VmmError::Refused {
+                call: "/boot-source",
+                status: 400,
+                fault,
+            });
+        }
+        let listener = UnixListener::bind(&spec.sockets.api).unwrap();
+        self.api
+            .lock()
+            .unwrap()
+            .insert(spec.vm_id.clone(), listener);
+        Ok(())
+    }
+
+    async fn boot(&self, spec: &MachineSpec) -> Result<(), VmmError> {
+        let mut guest = JoinSet::new();
+        let channel = UnixListener::bind(&spec.sockets.channel).unwrap();
+        let behaviour = self.behaviour();
+        let mut ready = Ready {
+            generation: GENERATION,
+            fused_version: "0.0.0".into(),
+            vm_id: spec.vm_id.clone(),
+            boot_id: "boot".into(),
+            error: None,
+        };
+        match behaviour {
+            Behaviour::Silent => return Ok(()),
+            Behaviour::Die => {
+                self.crash(&spec.vm_id);
+                return Ok(());
+            }
+            Behaviour::Unusable(reason) => ready.error = Some(reason.to_owned()),
+            _ => {}
+        }
+        let surface = behaviour != Behaviour::NoSurface;
+        guest.spawn(serve(channel, Arc::clone(&self.told), surface));
+        let path = vsock::listener_path(&spec.sockets.channel, READY_PORT);
+        let mut stream = UnixStream::connect(path).await.unwrap();
+        stream
+            .write_all(&serde_json::to_vec(&ready).unwrap())
+            .await
+            .unwrap();
+        self.guests
+            .lock()
+            .unwrap()
+            .insert(spec.vm_id.clone(), guest);
+        Ok(())
+    }
+
+    async fn serves(&self, sockets: &Sockets) -> bool {
+        UnixStream::connect(&sockets.api).await.is_ok()
+    }
+}
+
+async fn serve(channel: UnixListener, told: Arc<Mutex<Told>>, surface: bool) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (mut stream, _) = channel.accept().await.unwrap();
+        let told = Arc::clone(&told);
+        connections.spawn(async move {
+            let mut line = Vec::new();
+            while line.last() != Some(&b'\n') {
+                line.push(stream.read_u8().await.unwrap());
+            }
+            stream
+                .write_all(vsock::ok_line(1).as_bytes())
+                .await
+                .unwrap();
+            let service = service_fn(|request| answer(request, Arc::clone(&told), surface));
+            let http = hyper::server::conn::http1::Builder::new();
+            let _closed = http.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    told: Arc<Mutex<Told>>,
+    surface: bool,
+) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+    let route = request.uri().path().to_owned();
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    Ok(match route.as_str() {
+        path::EXEC => {
+            let request: ExecRequest = serde_json::from_slice(&body).unwrap();
+            told.lock().unwrap().execs.push(request.clone());
+            match request.cmd[0].as_str() {
+                "forever" => std::future::pending().await,
+                "refuse" => refuse(StatusCode::BAD_REQUEST, "no such directory"),
+                _ => {
+                    let stdout_b64 = request.cmd.join(" ").into_bytes().into();
+                    json(&ExecResponse {
+                        stdout_b64,
+                        ..ExecResponse::default()
+                    })
+                }
+            }
+        }
+        path::FILES => {
+            let request: UploadRequest = serde_json::from_slice(&body).unwrap();
+            let written = u32::try_from(request.files.len()).unwrap();
+            told.lock().unwrap().uploads.push(request);
+            json(&UploadResponse { written })
+        }
+        path::SURFACE => {
+            told.lock()
+                .unwrap()
+                .surfaces
+                .push(serde_json::from_slice(&body).unwrap());
+            let error = (!surface).then(|| "certificate does not parse".to_owned());
+            json(&SurfaceStatus {
+                running: surface,
+                error,
+                ..SurfaceStatus::default()
+            })
+        }
+        _ => refuse(StatusCode::NOT_FOUND, "no such route"),
+    })
+}
+
+fn json<T: Serialize>(body: &T) -> Response<Full<Bytes>> {
+    Response::new(Full::new(Bytes::from(serde_json::to_vec(body).unwrap())))
+}
+
+fn refuse(status: StatusCode, error: &str) -> Response<Full<Bytes>> {
+    let mut response = json(&ErrorBody {
+        error: error.to_owned(),
+    });
+    *response.status_mut() = status;
+    response
+}

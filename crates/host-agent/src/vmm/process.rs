@@ -148,15 +148,23 @@ pub fn spawn_detached(command: &mut Command, log: &Path) -> io::Result<ProcessId
 /// When process `pid` started, `None` if there is none.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
+    stat_field(pid, 22)
+}
+
+/// A numeric field of `/proc/<pid>/stat`, counted from 1 as in proc(5), from the third on.
+fn stat_field(pid: i32, number: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold anything, spaces and parentheses included; it ends at the last one.
     let fields = &stat[stat.rfind(')')? + 1..];
-    // Field 22 of the line; the third is the first after the name.
-    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+    fields
+        .split_ascii_whitespace()
+        .nth(number.checked_sub(3)?)?
+        .parse()
+        .ok()
 }
 
-/// Processes that have `argument` as a whole argument. For what an interrupted create left behind
-/// before its pid was written down.
+/// Session leaders that have `argument` as a whole argument: detached processes of this agent. For
+/// what an interrupted bring-up left behind before its pid was written down.
 #[must_use]
 pub fn with_argument(argument: &Path) -> Vec<ProcessId> {
     let wanted = argument.as_os_str().as_encoded_bytes();
@@ -173,7 +181,9 @@ pub fn with_argument(argument: &Path) -> Vec<ProcessId> {
         let Ok(line) = fs::read(entry.path().join("cmdline")) else {
             continue;
         };
-        if line.split(|b| *b == 0).any(|word| word == wanted) {
+        // Somebody's client of the same socket, typed into a shell, leads no session.
+        let leads = stat_field(pid, 6) == u64::try_from(pid).ok();
+        if leads && line.split(|b| *b == 0).any(|word| word == wanted) {
             found.extend(start_time(pid).map(|start| ProcessId { pid, start }));
         }
     }

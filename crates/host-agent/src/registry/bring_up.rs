@@ -1,0 +1,281 @@
+//! Bringing a VM up: from nothing to a guest that answers.
+//!
+//! ```text
+//! directory ─> disk ┬─> rules ───────────────┬─> turn ─> boot ─> ready
+//!            └ tap ─┴─> spawn ─> configure ──┘
+//! ```
+//!
+//! Steps side by side are those that do not need each other. A create runs them all; a cold boot of
+//! a VM whose VMM is gone starts at the tap. Between steps, and wherever it waits, the bring-up
+//! stops when the VM is deleted or the agent shuts down. It never drops a step half-way, so the
+//! journal is always right about what there is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuse_wire_guest::READY_PORT;
+use fuse_wire_host::limits::BOOT_QUEUE_LIMIT;
+use tokio::sync::SemaphorePermit;
+
+use super::error::StepError;
+use super::host::Host;
+use super::journal::{Journal, Undo, When, remove_sockets};
+use super::meta::Meta;
+use super::timings::{self, Timings};
+use super::vm::Vm;
+use crate::guest::ready;
+use crate::vmm::process::log_tail;
+use crate::vmm::{MachineSpec, Process, VmmError};
+
+/// A step of a bring-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Directory,
+    Disk,
+    Tap,
+    Rules,
+    Spawn,
+    Configure,
+    Boot,
+    Ready,
+}
+
+impl Step {
+    #[cfg(test)]
+    pub(super) const ALL: [Self; 8] = [
+        Self::Directory,
+        Self::Disk,
+        Self::Tap,
+        Self::Rules,
+        Self::Spawn,
+        Self::Configure,
+        Self::Boot,
+        Self::Ready,
+    ];
+
+    /// Its name in errors and timings.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Disk => "disk",
+            Self::Tap => "tap",
+            Self::Rules => "rules",
+            Self::Spawn => "spawn",
+            Self::Configure => "configure",
+            Self::Boot => "start",
+            Self::Ready => "boot",
+        }
+    }
+}
+
+/// Why a bring-up ended early.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Step(Step, StepError),
+    Cancelled,
+    Busy(Duration),
+}
+
+/// Whether the VM is new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing of it exists.
+    Create,
+    /// Its directory and disk exist; nothing waits for it, so it may wait for its turn.
+    ColdBoot,
+}
+
+/// One bring-up under way.
+#[derive(Debug)]
+pub(super) struct BringUp<'a> {
+    pub(super) host: &'a Arc<Host>,
+    pub(super) vm: &'a Vm,
+    pub(super) meta: &'a mut Meta,
+    pub(super) journal: &'a mut Journal,
+    pub(super) timings: &'a Timings,
+}
+
+impl BringUp<'_> {
+    /// Runs all steps. The VMM's identity is in the meta as soon as there is one, but not stored.
+    pub(super) async fn run(mut self, kind: Kind) -> Result<Process, Failure> {
+        let spec = self
+            .host
+            .machine(self.meta)
+            .map_err(|e| Failure::Step(Step::Configure, e))?;
+        let host_work = std::time::Instant::now();
+        if kind == Kind::Create {
+            self.directory().await?;
+        }
+        self.disk_and_tap(kind).await?;
+        let process = self.rules_and_vmm(&spec).await?;
+        self.timings.note(timings::HOST, host_work.elapsed());
+        let turn = self.turn(kind).await?;
+        self.boot(&spec, &process).await?;
+        drop(turn);
+        Ok(process)
+    }
+
+    async fn directory(&mut self) -> Result<(), Failure> {
+        self.check(Step::Directory, When::Before)?;
+        self.journal.will(Undo::Directory);
+        let (metas, meta) = (Arc::clone(&self.host.metas), self.meta.clone());
+        let work = async { Ok(tokio::task::spawn_blocking(move || metas.create(&meta)).await??) };
+        self.step(Step::Directory, work).await
+    }
+
+    async fn disk_and_tap(&mut self, kind: Kind) -> Result<(), Failure> {
+        self.check(Step::Disk, When::Before)?;
+        self.check(Step::Tap, When::Before)?;
+        self.journal.will(Undo::Tap);
+        let (overlays, to) = (
+            Arc::clone(&self.host.overlays),
+            self.meta.disks.overlay.clone(),
+        );
+        let gib = self.meta.spec.storage_gb;
+        let disk = async {
+            if kind == Kind::ColdBoot {
+                return Ok(());
+            }
+            Ok(tokio::task::spawn_blocking(move || overlays.create(&to, gib)).await??)
+        };
+        let tap = async { Ok(self.host.links.create(&self.meta.slot).await?) };
+        let (disk, tap) = tokio::join!(self.step(Step::Disk, disk), self.step(Step::Tap, tap));
+        disk.and(tap)
+    }
+
+    async fn rules_and_vmm(&mut self, spec: &MachineSpec) -> Result<Process, Failure> {
+        self.check(Step::Rules, When::Before)?;
+        self.check(Step::Spawn, When::Before)?;
+        self.journal.will(Undo::Sockets);
+        self.journal.will(Undo::Rules);
+        self.journal.will(Undo::Process);
+        let binding = self.host.binding(self.meta);
+        // Nothing is awaited until the pid is noted, so a started process is never lost.
+        let begun = std::time::Instant::now();
+        let failed = |error: StepError| Failure::Step(Step::Spawn, error);
+        if let Err(error) = remove_sockets(self.host, &spec.vm_id) {
+            tracing::warn!(vm_id = spec.vm_id, %error, "a socket is in the way");
+        }
+        let id = self.host.vmm.spawn(spec).map_err(|e| failed(e.into()))?;
+        self.meta.process = Some(id);
+        self.timings.note(Step::Spawn.name(), begun.elapsed());
+        self.check(Step::Spawn, When::After)?;
+        let watch = |source| {
+            failed(
+                VmmError::Watch {
+                    pid: id.pid,
+                    source,
+                }
+                .into(),
+            )
+        };
+        let ended = || {
+            let log = log_tail(&spec.log);
+            failed(
+                VmmError::Ended {
+                    during: "its start",
+                    log,
+                }
+                .into(),
+            )
+        };
+        let process = Process::find(id).map_err(watch)?.ok_or_else(ended)?;
+        self.check(Step::Configure, When::Before)?;
+        let rules = async { Ok(self.host.firewall.set(binding).await?) };
+        let configure = async { Ok(self.host.vmm.configure(spec, &process).await?) };
+        let (rules, configure) = tokio::join!(
+            self.step(Step::Rules, rules),
+            self.step(Step::Configure, configure)
+        );
+        rules.and(configure).map(|()| process)
+    }
+
+    /// Waits for a turn to boot.
+    async fn turn(&self, kind: Kind) -> Result<SemaphorePermit<'_>, Failure> {
+        let begun = std::time::Instant::now();
+        let limit = async {
+            match kind {
+                Kind::Create => tokio::time::sleep(BOOT_QUEUE_LIMIT).await,
+                Kind::ColdBoot => std::future::pending().await,
+            }
+        };
+        let turn = tokio::select! {
+            turn = self.host.boot_turns.acquire() => turn.map_err(|_| Failure::Cancelled),
+            () = limit => Err(Failure::Busy(BOOT_QUEUE_LIMIT)),
+            () = self.cancelled() => Err(Failure::Cancelled),
+        };
+        self.timings.note(timings::QUEUED, begun.elapsed());
+        turn
+    }
+
+    async fn boot(&self, spec: &MachineSpec, process: &Process) -> Result<(), Failure> {
+        let begun = std::time::Instant::now();
+        let transport = self.host.vmm.transport(&spec.sockets);
+        self.check(Step::Boot, When::Before)?;
+        let start = async {
+            // Before the guest can dial.
+            let listener = transport.listen(READY_PORT).await?;
+            self.host.vmm.boot(spec).await?;
+            Ok(listener)
+        };
+        let mut listener = self.step(Step::Boot, start).await?;
+        self.check(Step::Ready, When::Before)?;
+        let limit = self.host.config.vms.boot_limit;
+        let ready = async {
+            tokio::select! {
+                ready = ready::wait(listener.as_mut(), &spec.vm_id) => Ok(ready?),
+                () = process.ended() => {
+                    Err(VmmError::Ended { during: "the boot", log: log_tail(&spec.log) }.into())
+                }
+                () = tokio::time::sleep(limit) => {
+                    Err(StepError::BootTimeout { limit, log: log_tail(&spec.log) })
+                }
+            }
+        };
+        let ready = tokio::select! {
+            ready = self.step(Step::Ready, ready) => ready?,
+            () = self.cancelled() => return Err(Failure::Cancelled),
+        };
+        self.timings.note(timings::BOOT, begun.elapsed());
+        tracing::debug!(
+            vm_id = spec.vm_id,
+            fused = ready.fused_version,
+            "guest answers"
+        );
+        Ok(())
+    }
+
+    async fn step<T>(
+        &self,
+        step: Step,
+        work: impl Future<Output = Result<T, StepError>>,
+    ) -> Result<T, Failure> {
+        let done = self.timings.measure(step.name(), work).await;
+        let value = done.map_err(|error| Failure::Step(step, error))?;
+        self.check(step, When::After)?;
+        Ok(value)
+    }
+
+    /// Whether to go on.
+    #[cfg_attr(
+        not(test),
+        expect(unused_variables, reason = "tests inject failures by step")
+    )]
+    fn check(&self, step: Step, when: When) -> Result<(), Failure> {
+        if self.vm.stop.is_cancelled() || self.host.shutdown.is_cancelled() {
+            return Err(Failure::Cancelled);
+        }
+        #[cfg(test)]
+        if *self.host.faults.lock().unwrap() == Some((step, when)) {
+            return Err(Failure::Step(step, StepError::Injected));
+        }
+        Ok(())
+    }
+
+    async fn cancelled(&self) {
+        tokio::select! {
+            () = self.vm.stop.cancelled() => {}
+            () = self.host.shutdown.cancelled() => {}
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What the VMs of a registry run on: settings, stores, networking, the VMM driver.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::error::StepError;
+use super::meta::{Meta, MetaError, Metas};
+use super::tables::Tables;
+use crate::config::{Config, PublicHost};
+use crate::disk::{ImageError, Images, OverlayError, Overlays};
+use crate::net::{Binding, Firewall, FirewallError, Forward, LinkError, Links};
+use crate::vmm::{BootSource, MachineSpec, Nic, Vmm};
+use fuse_wire_guest::boot::{BootParams, KERNEL_ARGS, Network};
+use fuse_wire_host::start_agent::Protocol;
+
+/// What a registry is made from.
+#[derive(Debug, Clone)]
+pub struct HostParts {
+    /// Settings.
+    pub config: Arc<Config>,
+    /// Host part of URLs.
+    pub public_host: PublicHost,
+    /// Driver of the VMM.
+    pub vmm: Arc<dyn Vmm>,
+    /// The nft program.
+    pub nft: PathBuf,
+    /// The mkfs.ext4 program.
+    pub mkfs: PathBuf,
+}
+
+/// A registry that cannot start.
+#[derive(Debug, Error)]
+pub enum HostError {
+    /// Another agent has the state directory.
+    #[error("another agent uses {}; stop it or choose another directory", .dir.display())]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The state directory cannot be used.
+    #[error("cannot use the state directory {}", .dir.display())]
+    State {
+        /// The directory.
+        dir: PathBuf,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The VMs' state cannot be read.
+    #[error("cannot read the state of the VMs")]
+    Metas(#[source] MetaError),
+    /// The image store cannot be used.
+    #[error("cannot use the image store")]
+    Images(#[source] ImageError),
+    /// The overlay templates cannot be used.
+    #[error("cannot use the overlay templates")]
+    Overlays(#[source] OverlayError),
+    /// Devices cannot be managed.
+    #[error("cannot manage network devices")]
+    Links(#[source] LinkError),
+    /// Packet rules cannot be written.
+    #[error("cannot write the packet rules")]
+    Firewall(#[source] FirewallError),
+}
+
+/// What VMs run on.
+#[derive(Debug)]
+pub struct Host {
+    /// Settings.
+    pub config: Arc<Config>,
+    pub(super) public_host: PublicHost,
+    pub(super) vmm: Arc<dyn Vmm>,
+    pub(super) images: Arc<Images>,
+    pub(super) overlays: Arc<Overlays>,
+    pub(super) metas: Arc<Metas>,
+    pub(super) links: Links,
+    /// The packet rules.
+    pub firewall: Firewall,
+    pub(super) tables: Tables,
+    /// Turns to boot: a booting guest keeps a CPU busy.
+    pub(super) boot_turns: Semaphore,
+    /// The VMs' tasks.
+    pub(super) tasks: TaskTracker,
+    pub(super) shutdown: CancellationToken,
+    /// Locked while the agent runs; the kernel unlocks it when it ends, however it ends.
+    pub(super) _lock: std::fs::File,
+    #[cfg(test)]
+    pub(super) faults: super::journal::Faults,
+}
+
+impl Host {
+    /// Directory whose file system holds the VMs' disks.
+    #[must_use]
+    pub fn disk_dir(&self) -> &std::path::Path {
+        &self.config.paths.state
+    }
+
+    /// Logs of the VMs that exist.
+    #[must_use]
+    pub fn logs(&self) -> Vec<PathBuf> {
+        self.tables
+            .all()
+            .iter()
+            .map(|vm| vm.log().to_owned())
+            .collect()
+    }
+
+    pub(super) fn url(&self, host_port: u16) -> String {
+        self.public_host.authority(host_port)
+    }
+
+    pub(super) fn log_of(&self, vm_id: &str) -> PathBuf {
+        self.metas.dir(vm_id).join(self.config.backend.log)
+    }
+
+    pub(super) async fn save(&self, meta: &Meta) -> Result<(), MetaError> {
+        let (metas, meta) = (Arc::clone(&self.metas), meta.clone());
+        let saved = tokio::task::spawn_blocking(move || metas.save(&meta)).await;
+        saved.unwrap_or_else(|lost| {
+            Err(MetaError::File {
+                what: "write",
+                path: self.config.paths.state.clone(),
+                source: std::io::Error::other(lost),
+            })
+        })
+    }
+
+    /// What the packet rules say of a VM.
+    pub(super) fn binding(&self, meta: &Meta) -> Binding {
+        binding(&self.config, meta)
+    }
+
+    /// The machine that a VM's meta describes.
+    pub(super) fn machine(&self, meta: &Meta) -> Result<MachineSpec, StepError> {
+        let dir = self.metas.dir(&meta.vm_id);
+        let params = BootParams {
+            vm_id: meta.vm_id.clone(),
+            hostname: meta.vm_id.clone(),
+            network: Some(Network {
+                address: meta.slot.guest_ip,
+                prefix: crate::net::plan::LINK_PREFIX,
+                gateway: meta.slot.host_ip,
+                dns: self.config.net.dns.clone(),
+            }),
+        };
+        Ok(MachineSpec {
+            vm_id: meta.vm_id.clone(),
+            cpus: meta.spec.cpus,
+            memory_mib: meta.spec.memory_mb,
+            boot: BootSource {
+                kernel: self.config.paths.kernel.clone(),
+                initrd: self.config.paths.initrd.clone(),
+                cmdline: format!("{KERNEL_ARGS} {}", params.to_cmdline()?),
+            },
+            base: meta.disks.rootfs.clone(),
+            overlay: meta.disks.overlay.clone(),
+            nic: Some(Nic {
+                tap: meta.slot.tap.clone(),
+                mac: meta.slot.mac,
+            }),
+            log: self.log_of(&meta.vm_id),
+            sockets: self.vmm.sockets(&meta.vm_id, &dir),
+        })
+    }
+}
+
+/// What the packet rules say of a VM under `config`.
+pub(super) fn binding(config: &Config, meta: &Meta) -> Binding {
+    let fused = config.net.fused_port;
+    let surface = Forward::new(meta.slot.host_port, fused, Protocol::Tcp);
+    let published = meta.expose_endpoints.iter();
+    let published = published.map(|p| Forward::new(p.host_port, p.port, p.protocol));
+    let forwards = published
+        .chain(meta.surface_published.then_some(surface))
+        .collect();
+    Binding {
+        slot: meta.slot.clone(),
+        forwards,
+    }
+}

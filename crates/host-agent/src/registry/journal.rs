@@ -1,0 +1,150 @@
+//! What has to be undone of a VM.
+//!
+//! Each step of a bring-up registers what it may leave behind before it runs; undoing goes through
+//! the entries in reverse. Every undo succeeds when there is nothing to undo, so the same list
+//! serves a failed create, a delete, and the sweep of whatever a killed agent left ([`Journal::all`]).
+//! Entries whose undo fails stay, so that a repeat goes on where it stopped.
+
+use std::sync::Arc;
+
+use super::error::UndoError;
+use super::host::Host;
+use super::meta::Meta;
+use crate::vmm::process::{Process, ProcessId, with_argument};
+
+/// A thing that a VM may own on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Undo {
+    /// Its state directory, disk and log included.
+    Directory,
+    /// Its sockets.
+    Sockets,
+    /// Its device.
+    Tap,
+    /// Its packet rules.
+    Rules,
+    /// Its VMM.
+    Process,
+}
+
+/// Things to undo, in the order they were made.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    entries: Vec<Undo>,
+}
+
+impl Journal {
+    /// Everything that a VM can own.
+    pub(super) fn all() -> Self {
+        use Undo::{Directory, Process, Rules, Sockets, Tap};
+        Self {
+            entries: vec![Directory, Sockets, Tap, Rules, Process],
+        }
+    }
+
+    /// Registers what the next step may leave behind.
+    pub(super) fn will(&mut self, undo: Undo) {
+        self.entries.push(undo);
+    }
+
+    /// Undoes everything, last first. All entries are tried.
+    ///
+    /// # Errors
+    /// The first that failed; those that failed are still registered.
+    pub(super) async fn undo(&mut self, host: &Host, meta: &Meta) -> Result<(), UndoError> {
+        let mut failed = Vec::new();
+        let mut first = None;
+        while let Some(entry) = self.entries.pop() {
+            if let Err(error) = undo(entry, host, meta).await {
+                failed.push(entry);
+                // A VMM that still runs uses the rest: taking it away would not help.
+                let stop = entry == Undo::Process;
+                first.get_or_insert(error);
+                if stop {
+                    break;
+                }
+            }
+        }
+        failed.reverse();
+        self.entries.append(&mut failed);
+        first.map_or(Ok(()), Err)
+    }
+}
+
+async fn undo(entry: Undo, host: &Host, meta: &Meta) -> Result<(), UndoError> {
+    match entry {
+        Undo::Process => stop_process(host, meta).await,
+        Undo::Rules => host
+            .firewall
+            .clear(meta.slot.index)
+            .await
+            .map_err(UndoError::Firewall),
+        Undo::Tap => host
+            .links
+            .remove(&meta.slot.tap)
+            .await
+            .map_err(UndoError::Link),
+        Undo::Sockets => remove_sockets(host, &meta.vm_id),
+        Undo::Directory => {
+            let (metas, id) = (Arc::clone(&host.metas), meta.vm_id.clone());
+            let removed = tokio::task::spawn_blocking(move || metas.remove(&id)).await;
+            removed
+                .unwrap_or_else(|lost| Err(std::io::Error::other(lost)))
+                .map_err(|source| {
+                    let path = host.metas.dir(&meta.vm_id).display().to_string();
+                    UndoError::Files { path, source }
+                })
+        }
+    }
+}
+
+/// Ends the VM's VMM: the one that the meta names, else whatever serves its control socket.
+pub(super) async fn stop_process(host: &Host, meta: &Meta) -> Result<(), UndoError> {
+    let candidates: Vec<ProcessId> = match meta.process {
+        Some(id) => vec![id],
+        // The agent was killed after it started the VMM and before it wrote the pid down.
+        None => {
+            let sockets = host.vmm.sockets(&meta.vm_id, &host.metas.dir(&meta.vm_id));
+            tokio::task::spawn_blocking(move || with_argument(&sockets.api))
+                .await
+                .unwrap_or_default()
+        }
+    };
+    for id in candidates {
+        let failed = |source| UndoError::Process {
+            pid: id.pid,
+            source,
+        };
+        if let Some(process) = Process::find(id).map_err(failed)? {
+            process.kill().await.map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn remove_sockets(host: &Host, vm_id: &str) -> Result<(), UndoError> {
+    let sockets = host.vmm.sockets(vm_id, &host.metas.dir(vm_id));
+    for path in host.vmm.socket_files(&sockets) {
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(UndoError::Files {
+                    path: path.display().to_string(),
+                    source,
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Where tests make a bring-up fail.
+#[cfg(test)]
+pub(super) type Faults = std::sync::Mutex<Option<(super::bring_up::Step, When)>>;
+
+/// Before a step's work, or after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    Before,
+    After,
+}

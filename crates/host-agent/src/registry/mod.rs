@@ -1,0 +1,137 @@
+//! The VMs of this host.
+//!
+//! [`Registry`] is the table of VMs and the only way to them. Each VM is owned by one task
+//! (`actor`), which takes its lifecycle operations in order, so different VMs never wait for each
+//! other. Commands and uploads run beside it under a [`lease`](lease::Lease) that a delete cancels.
+//!
+//! ```text
+//! create ─> creating ──────────> running ──(VMM ends)──> stopped
+//!              │ any step fails     │                        │
+//!              v                    └──────── delete ────────┴─> deleting ─> gone
+//!        undone, gone                                 agent start: stopped ─> running (cold boot)
+//! ```
+//!
+//! What a VM may own on the host is written to its [`meta`] before it is made, so whatever happens
+//! to the agent, the next start adopts, boots or removes it ([`reattach`]).
+
+mod actor;
+mod bring_up;
+mod error;
+mod host;
+mod journal;
+mod lease;
+pub mod meta;
+mod reattach;
+mod surface;
+mod tables;
+mod timings;
+mod vm;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use fuse_wire_host::{CreateVmRequest, StartAgentRequest, StartAgentResponse, VmView};
+
+pub use error::{CreateError, DeleteError, LeaseError, SurfaceError, VmError};
+pub use host::{Host, HostError, HostParts};
+pub use lease::Lease;
+use vm::Vm;
+
+/// The table of VMs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    host: Arc<Host>,
+}
+
+impl Registry {
+    /// Takes charge of the VMs that the state directory knows: adopts those that run, boots those
+    /// that do not, removes what was never finished. Returns when all are known and all packet
+    /// rules stand; cold boots go on in the background.
+    ///
+    /// # Errors
+    /// The state cannot be read, or the packet rules not written.
+    pub async fn start(parts: HostParts) -> Result<Self, HostError> {
+        let host = reattach::start(parts).await?;
+        Ok(Self { host })
+    }
+
+    /// What the VMs run on.
+    #[must_use]
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Makes a VM and returns when its guest answers. Goes on when the caller goes away.
+    ///
+    /// # Errors
+    /// See [`CreateError`]; nothing of the VM is left.
+    pub async fn create(&self, request: CreateVmRequest) -> Result<VmView, CreateError> {
+        actor::create(&self.host, request).await
+    }
+
+    /// One VM.
+    ///
+    /// # Errors
+    /// There is none of that id.
+    pub fn get(&self, id: &str) -> Result<VmView, VmError> {
+        Ok(self.vm(id)?.view())
+    }
+
+    /// The VMs whose name starts with `prefix`, sorted by id.
+    #[must_use]
+    pub fn list(&self, prefix: &str) -> Vec<VmView> {
+        let mut views: Vec<_> = self.host.tables.all().iter().map(|vm| vm.view()).collect();
+        views.retain(|view| {
+            view.name
+                .as_deref()
+                .unwrap_or(&view.vm_id)
+                .starts_with(prefix)
+        });
+        views.sort_by(|a, b| a.vm_id.cmp(&b.vm_id));
+        views
+    }
+
+    /// The right to use a VM's guest until the VM is deleted or stops.
+    ///
+    /// # Errors
+    /// No such VM, it does not run, or too many use it already.
+    pub fn lease(&self, id: &str) -> Result<Lease, LeaseError> {
+        let vm = self.vm(id).map_err(LeaseError::Vm)?;
+        lease::take(&vm)
+    }
+
+    /// Starts or restarts the guest agent's public surface and publishes ports.
+    ///
+    /// # Errors
+    /// See [`SurfaceError`].
+    pub async fn start_agent(
+        &self,
+        id: &str,
+        request: StartAgentRequest,
+    ) -> Result<StartAgentResponse, SurfaceError> {
+        let vm = self.vm(id).map_err(SurfaceError::Vm)?;
+        vm.start_agent(request).await
+    }
+
+    /// Removes a VM in whatever state it is, and everything it owns.
+    ///
+    /// # Errors
+    /// No such VM, or a part of it cannot be removed; deleting again goes on from there.
+    pub async fn delete(&self, id: &str) -> Result<(), DeleteError> {
+        let vm = self.vm(id).map_err(DeleteError::Vm)?;
+        vm.delete().await
+    }
+
+    /// Stops taking care of VMs, which go on running. Creates under way are undone.
+    pub async fn shut_down(&self) {
+        self.host.shutdown.cancel();
+        self.host.tasks.close();
+        self.host.tasks.wait().await;
+    }
+
+    fn vm(&self, id: &str) -> Result<Arc<Vm>, VmError> {
+        self.host.tables.get(id).ok_or(VmError::NotFound)
+    }
+}

@@ -1,0 +1,248 @@
+//! Taking charge of what an earlier agent left.
+//!
+//! Finished VMs come back: those whose VMM still runs (same pid, same start time, control socket
+//! served) are adopted untouched, the others are booted again with the same id, addresses and ports.
+//! Unfinished creates and deletes are removed. Packet rules are written anew for all finished VMs
+//! before anything else runs, in one transaction.
+
+use std::fs::File;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use fuse_wire_host::VmState;
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::actor::Actor;
+use super::host::{Host, HostError, HostParts, binding};
+use super::journal::Journal;
+use super::meta::{Found, Meta, Metas, Phase};
+use super::tables::Tables;
+use super::vm::Vm;
+use crate::disk::{Images, Overlays};
+use crate::net::{Firewall, Links};
+use crate::report::chain;
+use crate::vmm::Process;
+
+pub(super) async fn start(parts: HostParts) -> Result<Arc<Host>, HostError> {
+    let lock = lock(&parts.config.paths.state)?;
+    let metas = Metas::open(parts.config.paths.state.join("vms")).map_err(HostError::Metas)?;
+    let State {
+        finished,
+        unfinished,
+        damaged,
+    } = sort(&metas)?;
+    let host = Arc::new(open(parts, lock, metas, &finished).await?);
+    for name in damaged {
+        host.tables.mark_damaged(name);
+    }
+    for meta in unfinished {
+        sweep(&host, meta).await;
+    }
+    remove_stale_taps(&host, &finished).await?;
+    for meta in finished {
+        take_over(&host, meta).await;
+    }
+    warm_up(&host);
+    Ok(host)
+}
+
+struct State {
+    finished: Vec<Meta>,
+    unfinished: Vec<Meta>,
+    damaged: Vec<String>,
+}
+
+fn sort(metas: &Metas) -> Result<State, HostError> {
+    let mut state = State {
+        finished: Vec::new(),
+        unfinished: Vec::new(),
+        damaged: Vec::new(),
+    };
+    for found in metas.load().map_err(HostError::Metas)? {
+        match found {
+            Found::Vm(meta) => match meta.phase {
+                Phase::Ready => state.finished.push(*meta),
+                Phase::Creating | Phase::Deleting => state.unfinished.push(*meta),
+            },
+            Found::Damaged { name, error } => {
+                let error = chain(&error);
+                tracing::error!(name, error, "not a vm; look at it and remove it by hand");
+                state.damaged.push(name);
+            }
+        }
+    }
+    Ok(state)
+}
+
+async fn open(
+    parts: HostParts,
+    lock: File,
+    metas: Metas,
+    finished: &[Meta],
+) -> Result<Host, HostError> {
+    let HostParts {
+        config,
+        public_host,
+        vmm,
+        nft,
+        mkfs,
+    } = parts;
+    let state = &config.paths.state;
+    let (base, named) = (config.paths.base.clone(), config.paths.images.clone());
+    let images = Images::new(base, named, state.join("images")).map_err(HostError::Images)?;
+    let overlays = Overlays::new(state.join("templates"), mkfs).map_err(HostError::Overlays)?;
+    let links = Links::open().map_err(HostError::Links)?;
+    links.enable_forwarding().await.map_err(HostError::Links)?;
+    // The table goes in with the rules of all VMs: a moment without them would cut connections.
+    let bindings: Vec<_> = finished.iter().map(|meta| binding(&config, meta)).collect();
+    let (table, subnet) = (&config.net.table, config.net.plan.subnet());
+    let firewall = Firewall::start(nft, table, &subnet, bindings)
+        .await
+        .map_err(HostError::Firewall)?;
+    Ok(Host {
+        public_host,
+        vmm,
+        images: Arc::new(images),
+        overlays: Arc::new(overlays),
+        metas: Arc::new(metas),
+        links,
+        firewall,
+        tables: Tables::default(),
+        boot_turns: Semaphore::new(cpus()),
+        tasks: TaskTracker::new(),
+        shutdown: CancellationToken::new(),
+        _lock: lock,
+        #[cfg(test)]
+        faults: super::journal::Faults::default(),
+        config,
+    })
+}
+
+/// Guests that may boot at a time.
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn lock(state: &Path) -> Result<File, HostError> {
+    let failed = |source| HostError::State {
+        dir: state.to_owned(),
+        source,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)
+        .map_err(failed)?;
+    let file = File::create(state.join("lock")).map_err(failed)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        rustix::io::Errno::WOULDBLOCK => HostError::Locked {
+            dir: state.to_owned(),
+        },
+        errno => failed(errno.into()),
+    })?;
+    Ok(file)
+}
+
+/// Removes what an unfinished create or delete left. What cannot be removed stays visible as a VM
+/// that is being deleted, so that a delete can go on with it.
+async fn sweep(host: &Arc<Host>, meta: Meta) {
+    match Journal::all().undo(host, &meta).await {
+        Ok(()) => tracing::warn!(vm_id = meta.vm_id, phase = ?meta.phase, "unfinished vm removed"),
+        Err(error) => {
+            tracing::error!(
+                vm_id = meta.vm_id,
+                error = chain(&error),
+                "unfinished vm not removed"
+            );
+            enter(host, meta, VmState::Deleting, |actor| {
+                host.tasks.spawn(actor.serve())
+            });
+        }
+    }
+}
+
+/// Devices of the agent's own prefix that belong to no VM.
+async fn remove_stale_taps(host: &Host, finished: &[Meta]) -> Result<(), HostError> {
+    let prefix = host.config.net.plan.tap_prefix();
+    for tap in host
+        .links
+        .with_prefix(prefix)
+        .await
+        .map_err(HostError::Links)?
+    {
+        if finished.iter().all(|meta| meta.slot.tap != tap) {
+            host.links.remove(&tap).await.map_err(HostError::Links)?;
+            tracing::warn!(tap, "stale tap device removed");
+        }
+    }
+    Ok(())
+}
+
+async fn take_over(host: &Arc<Host>, meta: Meta) {
+    match running(host, &meta).await {
+        Some(process) => {
+            enter(host, meta, VmState::Running, |actor| {
+                host.tasks.spawn(actor.adopted(process))
+            });
+        }
+        None => enter(host, meta, VmState::Stopped, |actor| {
+            host.tasks.spawn(actor.boot_again())
+        }),
+    }
+}
+
+/// The VM's VMM if it runs and serves its socket. One that runs but does not is ended, because it
+/// holds the VM's disk.
+async fn running(host: &Host, meta: &Meta) -> Option<Process> {
+    let process = match Process::find(meta.process?) {
+        Ok(process) => process?,
+        Err(error) => {
+            tracing::error!(vm_id = meta.vm_id, %error, "cannot look at the VMM");
+            return None;
+        }
+    };
+    let sockets = host.vmm.sockets(&meta.vm_id, &host.metas.dir(&meta.vm_id));
+    if host.vmm.serves(&sockets).await {
+        return Some(process);
+    }
+    if let Err(error) = process.kill().await {
+        tracing::error!(vm_id = meta.vm_id, %error, "cannot end a VMM that does not answer");
+    }
+    None
+}
+
+fn enter<T>(host: &Arc<Host>, meta: Meta, state: VmState, run: impl FnOnce(Actor) -> T) {
+    let (vm, mailbox) = Vm::new(host, &meta, state);
+    host.tables.enter(&meta, Arc::clone(&vm));
+    run(Actor {
+        host: Arc::clone(host),
+        vm,
+        meta,
+        mailbox,
+        process: None,
+    });
+}
+
+/// Reads the default image and makes the default overlay's template before the first create needs
+/// them. A failure shows there, with the request that needs it.
+fn warm_up(host: &Arc<Host>) {
+    let (images, overlays) = (Arc::clone(&host.images), Arc::clone(&host.overlays));
+    let gib = host.config.vms.storage_gib;
+    host.tasks.spawn(async move {
+        let work = move || {
+            if let Err(error) = images.resolve(None) {
+                tracing::warn!(error = chain(&error), "the default image is not usable");
+            }
+            if let Err(error) = overlays.prepare(gib) {
+                tracing::warn!(error = chain(&error), "no overlay template");
+            }
+        };
+        if let Err(error) = tokio::task::spawn_blocking(work).await {
+            tracing::warn!(%error, "warm-up lost");
+        }
+    });
+}

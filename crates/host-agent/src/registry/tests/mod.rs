@@ -1,0 +1,15 @@
+//! The registry on a fake VMM, with real devices and packet rules in a network namespace.
+
+mod create;
+mod lifecycle;
+mod reattach;
+mod surface;
+
+use fuse_wire_host::CreateVmRequest;
+
+pub(super) fn named(name: &str) -> CreateVmRequest {
+    CreateVmRequest {
+        name: Some(name.to_owned()),
+        ..CreateVmRequest::default()
+    }
+}

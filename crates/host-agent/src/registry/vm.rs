@@ -1,0 +1,135 @@
+//! The outside of a VM: what anybody may know of it, and how to ask its task for something.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuse_wire_host::{StartAgentRequest, StartAgentResponse, VmState, VmView};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::error::{DeleteError, LeaseError, SurfaceError, VmError};
+use super::host::Host;
+use super::lease::MAX_LEASES;
+use super::meta::Meta;
+use crate::guest::GuestClient;
+
+/// Operations that may wait for a VM's task.
+const QUEUE: usize = 16;
+
+/// An operation that a VM's task takes in order.
+#[derive(Debug)]
+pub(super) enum Op {
+    StartAgent {
+        request: Box<StartAgentRequest>,
+        reply: oneshot::Sender<Result<StartAgentResponse, SurfaceError>>,
+    },
+    Delete {
+        reply: oneshot::Sender<Result<(), DeleteError>>,
+    },
+}
+
+/// A VM, as everybody but its own task sees it.
+#[derive(Debug)]
+pub(super) struct Vm {
+    pub(super) id: String,
+    name: String,
+    owner: Option<String>,
+    url: String,
+    log: PathBuf,
+    state: watch::Receiver<VmState>,
+    ops: mpsc::Sender<Op>,
+    /// Cancelled as soon as somebody asks for the delete: ends leases and whatever the task waits for.
+    pub(super) stop: CancellationToken,
+    /// Counts leases, so that a delete can wait for their end.
+    pub(super) leases: TaskTracker,
+    pub(super) lease_slots: Arc<Semaphore>,
+    pub(super) guest: GuestClient,
+}
+
+/// The inside ends of a [`Vm`], for its task.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    pub(super) ops: mpsc::Receiver<Op>,
+    pub(super) state: watch::Sender<VmState>,
+}
+
+impl Vm {
+    pub(super) fn new(host: &Host, meta: &Meta, state: VmState) -> (Arc<Self>, Mailbox) {
+        let (ops, inbox) = mpsc::channel(QUEUE);
+        let (set_state, state) = watch::channel(state);
+        let sockets = host.vmm.sockets(&meta.vm_id, &host.metas.dir(&meta.vm_id));
+        let vm = Self {
+            id: meta.vm_id.clone(),
+            name: meta.spec.name.clone(),
+            owner: meta.spec.owner.clone(),
+            url: host.url(meta.slot.host_port),
+            log: host.log_of(&meta.vm_id),
+            state,
+            ops,
+            stop: CancellationToken::new(),
+            leases: TaskTracker::new(),
+            lease_slots: Arc::new(Semaphore::new(MAX_LEASES)),
+            guest: GuestClient::new(host.vmm.transport(&sockets)),
+        };
+        (
+            Arc::new(vm),
+            Mailbox {
+                ops: inbox,
+                state: set_state,
+            },
+        )
+    }
+
+    pub(super) fn view(&self) -> VmView {
+        VmView {
+            vm_id: self.id.clone(),
+            url: self.url.clone(),
+            name: Some(self.name.clone()),
+            owner: self.owner.clone(),
+            state: Some(self.state()),
+            timings_ms: None,
+        }
+    }
+
+    pub(super) fn state(&self) -> VmState {
+        *self.state.borrow()
+    }
+
+    pub(super) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Resolves when the VM does not run, or its task is gone.
+    pub(super) async fn not_running(&self) {
+        let mut state = self.state.clone();
+        let _gone = state.wait_for(|state| *state != VmState::Running).await;
+    }
+
+    pub(super) async fn start_agent(
+        &self,
+        request: StartAgentRequest,
+    ) -> Result<StartAgentResponse, SurfaceError> {
+        let (reply, answer) = oneshot::channel();
+        let request = Box::new(request);
+        let sent = self.ops.send(Op::StartAgent { request, reply }).await;
+        sent.map_err(|_| SurfaceError::Vm(VmError::NotFound))?;
+        let gone = || {
+            SurfaceError::Lease(LeaseError::Deleted {
+                id: self.id.clone(),
+            })
+        };
+        answer.await.map_err(|_| gone())?
+    }
+
+    pub(super) async fn delete(&self) -> Result<(), DeleteError> {
+        // Before the operation is queued: the task may be busy with what this ends.
+        self.stop.cancel();
+        let (reply, answer) = oneshot::channel();
+        let sent = self.ops.send(Op::Delete { reply }).await;
+        sent.map_err(|_| DeleteError::Vm(VmError::NotFound))?;
+        answer.await.map_err(|_| DeleteError::ShuttingDown {
+            id: self.id.clone(),
+        })?
+    }
+}

@@ -1,0 +1,140 @@
+//! Help for this crate's own tests: a network namespace to work in, and agents on a fake VMM.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::{Config, FIRECRACKER, PublicHost};
+use crate::registry::HostParts;
+use crate::tools;
+use crate::vmm::fake::FakeVmm;
+
+/// Runs `test` with a runtime of its own on a thread in a fresh network namespace, so that devices
+/// and packet rules never touch those of the machine. Says SKIP and why when that is not possible.
+pub(crate) fn in_netns<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: needs root for a network namespace");
+        return;
+    }
+    for tool in ["nft", "mkfs.ext4", "ip"] {
+        if tools::find(tool).is_none() {
+            println!("SKIP: {tool} is not installed");
+            return;
+        }
+    }
+    // Namespaces belong to threads. Whatever this one starts, blocking threads of its runtime and
+    // child processes included, is born in the same namespace.
+    let thread = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        run("ip", &["link", "set", "lo", "up"]);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(test());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs a program of the host and gives back what it printed.
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
+    let done = std::process::Command::new(tools::find(program).unwrap())
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// A host in a directory: files that stand for an image, and a fake VMM.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) vmm: Arc<FakeVmm>,
+    pub(crate) config: Arc<Config>,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// With further settings.
+    pub(crate) fn with(settings: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("rootfs-fused.ext4"), b"base image").unwrap();
+        let root = dir.path().to_str().unwrap().to_owned();
+        let lookup = |name: &str| {
+            let given = settings.iter().find(|(key, _)| *key == name);
+            given
+                .map(|(_, value)| (*value).to_owned())
+                .or_else(|| match name {
+                    "FC_DIR" => Some(root.clone()),
+                    "FC_AGENT_TOKEN" => Some("t0ken".to_owned()),
+                    "FUSE_MIN_FREE_MB" => Some("1".to_owned()),
+                    "FUSE_DEFAULT_STORAGE_GB" => Some("1".to_owned()),
+                    _ => None,
+                })
+        };
+        let config = Arc::new(Config::from_env(FIRECRACKER, lookup).unwrap());
+        let sockets = dir.path().join("s");
+        std::fs::create_dir(&sockets).unwrap();
+        Self {
+            vmm: Arc::new(FakeVmm::new(sockets)),
+            dir,
+            config,
+        }
+    }
+
+    pub(crate) fn parts(&self) -> HostParts {
+        HostParts {
+            config: Arc::clone(&self.config),
+            public_host: PublicHost::parse("127.0.0.1").unwrap(),
+            vmm: Arc::clone(&self.vmm) as Arc<dyn crate::vmm::Vmm>,
+            nft: tools::find("nft").unwrap(),
+            mkfs: tools::find("mkfs.ext4").unwrap(),
+        }
+    }
+
+    /// Everything that VMs have left on the host: nothing but the agent's own files, if all is well.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let list = |dir: PathBuf| -> Vec<String> {
+            let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+            entries
+                .map(|entry| entry.path().display().to_string())
+                .collect()
+        };
+        let mut found = list(self.config.paths.state.join("vms"));
+        found.extend(list(self.dir.path().join("s")));
+        let taps = run("ip", &["-o", "link"]);
+        found.extend(
+            taps.lines()
+                .filter(|l| l.contains(": fcv"))
+                .map(str::to_owned),
+        );
+        let rules = run("nft", &["list", "table", "inet", "fuse"]);
+        found.extend(
+            rules
+                .lines()
+                .filter(|l| l.contains("elements"))
+                .map(str::to_owned),
+        );
+        found.extend(
+            self.vmm
+                .processes()
+                .iter()
+                .map(|pid| format!("process {pid}")),
+        );
+        found
+    }
+
+    pub(crate) fn vm_dir(&self, id: &str) -> PathBuf {
+        self.config.paths.state.join("vms").join(id)
+    }
+}

@@ -1,1 +1,39 @@
-//! placeholder
+//! The control plane: use cases over the store, the planner and the providers.
+//!
+//! Invariants:
+//! - The store is the truth. Every transition is committed before anybody is told.
+//! - Intent is stored before a host is called, and calls are idempotent by VM name, so
+//!   an interrupted operation can be finished or undone by whoever finds it.
+//! - A use case that changes something runs to its end although its caller goes away.
+//! - The planner makes the choices; the code here carries them out.
+//! - No secret value is in a log, an error, an event or an audit entry.
+//!
+//! Called by the orchestrator's HTTP layer through [`Control`].
+
+mod audit;
+mod control;
+mod create;
+mod destroy;
+mod environments;
+mod error;
+mod events;
+mod exec;
+mod guest;
+mod hosts;
+mod inflight;
+mod provider;
+mod reachability;
+mod reconcile;
+mod redact;
+mod settings;
+
+pub use control::Control;
+pub use create::{CreateFailure, Creation, Phase};
+pub use error::{Error, Missing, PlacementRefusal, chain};
+pub use events::EventStream;
+pub use exec::Command;
+pub use hosts::{HostStatus, RegisterError, Registration, check_agent_url};
+pub use provider::{LookupError, ProviderError};
+pub use reachability::AgentCheck;
+pub use reconcile::Health as ReconcileHealth;
+pub use settings::Settings;

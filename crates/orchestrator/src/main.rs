@@ -1,2 +1,28 @@
-//! placeholder
-fn main() {}
+//! `orchestrator`: the control plane of a Fuse fleet.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use fuse_orchestrator::{config, run};
+
+fn main() -> ExitCode {
+    let args = config::Args::parse();
+    match start(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("orchestrator: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: config::Args) -> anyhow::Result<()> {
+    let config = config::Config::resolve(args, |name| std::env::var(name).ok())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let outcome = runtime.block_on(run::run(config));
+    // What is still running has had its time; recovery deals with it.
+    runtime.shutdown_background();
+    outcome
+}

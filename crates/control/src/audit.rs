@@ -1,0 +1,100 @@
+//! Audit entries of the use cases. Payloads carry names, never values of secrets.
+
+use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, TaskId};
+
+/// Why an environment is being destroyed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Manual,
+    Missing,
+    Interrupted,
+    StuckTask,
+    IdleTimeout,
+}
+
+impl Reason {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Manual => "manual_destroy",
+            Self::Missing => "missing_from_provider",
+            Self::Interrupted => "provisioning_interrupted",
+            Self::StuckTask => "stuck_task",
+            Self::IdleTimeout => "idle_timeout",
+        }
+    }
+}
+
+/// How a host was chosen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scheduled {
+    pub(crate) policy: &'static str,
+    pub(crate) eligible: usize,
+}
+
+pub(crate) fn accepted(
+    id: &EnvironmentId,
+    task: &TaskId,
+    scheduled: &Scheduled,
+) -> Vec<AuditEntry> {
+    vec![
+        AuditEntry::new(AuditKind::VmProvisioning, id.as_str()).with("task_id", task.as_str()),
+        AuditEntry::new(AuditKind::TaskAssigned, task.as_str()).with("vm_id", id.as_str()),
+        AuditEntry::new(AuditKind::VmScheduled, id.as_str())
+            .with("policy", scheduled.policy)
+            .with("candidates", scheduled.eligible),
+    ]
+}
+
+pub(crate) fn refused(id: &EnvironmentId, task: &TaskId, error: &str) -> Vec<AuditEntry> {
+    vec![
+        AuditEntry::new(AuditKind::VmProvisionFailed, id.as_str()).with("error", error),
+        AuditEntry::new(AuditKind::TaskFailed, task.as_str()).with("error", error),
+    ]
+}
+
+pub(crate) fn running<'a>(
+    record: &Environment,
+    secrets: impl Iterator<Item = &'a String>,
+) -> Vec<AuditEntry> {
+    let mut entries = vec![AuditEntry::new(AuditKind::VmRunning, record.id.as_str())];
+    entries.extend(task(record, AuditKind::TaskRunning));
+    let names: Vec<&str> = secrets.map(String::as_str).collect();
+    if !names.is_empty() {
+        entries.push(
+            AuditEntry::new(AuditKind::SecretsDeployed, record.id.as_str()).with("keys", names),
+        );
+    }
+    entries
+}
+
+pub(crate) fn recovered(record: &Environment) -> Vec<AuditEntry> {
+    let mut entries = vec![AuditEntry::new(AuditKind::VmRecovered, record.id.as_str())];
+    entries.extend(task(record, AuditKind::TaskRunning));
+    entries
+}
+
+pub(crate) fn provision_failed(record: &Environment, error: &str) -> Vec<AuditEntry> {
+    let mut entries = vec![
+        AuditEntry::new(AuditKind::VmProvisionFailed, record.id.as_str()).with("error", error),
+    ];
+    entries.extend(task(record, AuditKind::TaskFailed).map(|entry| entry.with("error", error)));
+    entries
+}
+
+pub(crate) fn destroying(record: &Environment, reason: Reason, error: &str) -> Vec<AuditEntry> {
+    let mut entries = vec![
+        AuditEntry::new(AuditKind::VmDestroying, record.id.as_str())
+            .with("reason", reason.as_str()),
+    ];
+    entries.extend(task(record, AuditKind::TaskFailed).map(|entry| entry.with("error", error)));
+    entries
+}
+
+pub(crate) fn removed(record: &Environment) -> Vec<AuditEntry> {
+    vec![AuditEntry::new(AuditKind::VmRemoved, record.id.as_str()).with("reason", "destroyed")]
+}
+
+fn task(record: &Environment, kind: AuditKind) -> Option<AuditEntry> {
+    let task = record.task_id.as_ref()?;
+    Some(AuditEntry::new(kind, task.as_str()).with("vm_id", record.id.as_str()))
+}

@@ -1,0 +1,176 @@
+//! The handle on the control plane: what every use case needs, shared by all of them.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use fuse_model::{EnvironmentId, Redacted};
+use fuse_store::{Store, StoreError};
+use fuse_wire_host::client::TransportError;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Error, Settings, events::Hub, inflight::Inflight, provider::Providers,
+    reachability::Reachability, reconcile::Progress,
+};
+
+/// How long an operation is believed without a sign of life of its process.
+pub(crate) const OPERATION_TTL: Duration = Duration::from_secs(60);
+/// How often a running operation says that it is alive.
+const RENEW_EVERY: Duration = Duration::from_secs(20);
+
+/// The control plane; clones share it.
+#[derive(Debug, Clone)]
+pub struct Control {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) store: Store,
+    pub(crate) settings: Settings,
+    pub(crate) providers: Providers,
+    pub(crate) hub: Hub,
+    pub(crate) inflight: Inflight,
+    pub(crate) reachability: Reachability,
+    pub(crate) progress: Progress,
+    /// Wakes the reconcile loop before its time.
+    pub(crate) wake: Notify,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// The operation on an environment is no longer this process's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseLost;
+
+impl Control {
+    /// Builds the control plane on an open store. [`Control::run`] starts its loops.
+    ///
+    /// # Errors
+    /// The HTTP client for host agents cannot be built.
+    pub fn new(store: Store, settings: Settings) -> Result<Self, TransportError> {
+        let default = settings
+            .default_backend
+            .as_ref()
+            .map(|(url, token)| (url.clone(), Redacted::new(token.expose().clone())));
+        let providers = Providers::new(store.clone(), default)?;
+        let inner = Inner {
+            hub: Hub::new(store.clone()),
+            store,
+            settings,
+            providers,
+            inflight: Inflight::default(),
+            reachability: Reachability::default(),
+            progress: Progress::default(),
+            wake: Notify::new(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Starts the loops: event delivery and reconcile.
+    pub fn run(&self) {
+        let events = self.clone();
+        self.inner.tasks.spawn(async move {
+            let stop = events.inner.stop.clone();
+            events.inner.hub.run(stop).await;
+        });
+        let reconcile = self.clone();
+        self.inner
+            .tasks
+            .spawn(async move { reconcile.reconcile_loop().await });
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Ends event streams and loops; operations go on.
+    pub fn begin_shutdown(&self) {
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+    }
+
+    /// Completes when [`Control::begin_shutdown`] was called.
+    pub async fn stopping(&self) {
+        self.inner.stop.cancelled().await;
+    }
+
+    /// Waits until the last operation has ended.
+    pub async fn finished(&self) {
+        self.inner.tasks.wait().await;
+    }
+
+    /// Runs something as a task of its own that shutdown waits for.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.inner.tasks.spawn(work);
+    }
+
+    pub(crate) fn stop_token(&self) -> &CancellationToken {
+        &self.inner.stop
+    }
+
+    /// Runs a use case as a task of its own: it goes on to its end when the caller
+    /// stops waiting, and shutdown waits for it.
+    pub(crate) async fn detached<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        if self.inner.stop.is_cancelled() {
+            return Err(Error::ShuttingDown);
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.inner.tasks.spawn(async move {
+            // An error here means that the caller stopped waiting.
+            let _gone = sender.send(work.await);
+        });
+        receiver.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    /// Runs `work` on an environment whose operation this process holds, and renews
+    /// the operation meanwhile. Gives up when somebody else took it over.
+    pub(crate) async fn holding<T>(
+        &self,
+        id: &EnvironmentId,
+        work: impl Future<Output = T>,
+    ) -> Result<T, LeaseLost> {
+        tokio::pin!(work);
+        tokio::select! {
+            outcome = &mut work => Ok(outcome),
+            lost = self.renew_until_lost(id) => Err(lost),
+        }
+    }
+
+    async fn renew_until_lost(&self, id: &EnvironmentId) -> LeaseLost {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            match self
+                .inner
+                .store
+                .environment_operation_renew(id, OPERATION_TTL)
+                .await
+            {
+                Ok(true) => {}
+                Ok(false) => return LeaseLost,
+                // The lease outlives two missed renewals; the next one may get through.
+                Err(e) => warn_store(id, &e),
+            }
+        }
+    }
+}
+
+fn warn_store(id: &EnvironmentId, error: &StoreError) {
+    tracing::warn!(vm_id = %id, error = %crate::error::chain(error), "cannot renew an operation");
+}

@@ -1,0 +1,175 @@
+//! Accepts a create request: bound, placement, and the one transaction that stores the
+//! environment with its task, its reservation and its first event.
+
+use fuse_model::{Arch, Environment, EnvironmentId, EnvironmentSpec, HostId, Redacted, TaskId};
+use fuse_planner::{PlacementError, place};
+use fuse_store::{FailedCreate, Inserted, NewEnvironment};
+use fuse_wire_api::{CheckedCreate, Spec};
+
+use super::{StoredRequest, boot::script_limit};
+use crate::{
+    Control, Error,
+    audit::{self, Scheduled},
+    control::OPERATION_TTL,
+    error::{Missing, PlacementRefusal},
+    provider::Place,
+};
+
+/// How often a request is placed anew after other requests took what it was offered.
+const PLACEMENT_ATTEMPTS: u32 = 4;
+
+/// Where a request may go.
+struct Choice {
+    candidates: Vec<HostId>,
+    scheduled: Scheduled,
+}
+
+impl Control {
+    pub(super) async fn accept(
+        &self,
+        request: &CheckedCreate,
+        tenant: String,
+    ) -> Result<Environment, Error> {
+        self.check_script_bound(request)?;
+        if !request.seed_snapshot_id.is_empty() {
+            // No snapshot can exist yet, so that every id is an unknown one.
+            return Err(Missing::Snapshot(request.seed_snapshot_id.clone()).into());
+        }
+        let task = TaskId::new(request.task_id.clone());
+        let id = EnvironmentId::for_task(&self.inner.settings.vm_prefix, &task);
+        let spec = domain_spec(&request.spec);
+        let mut refusal = None;
+        for _ in 0..PLACEMENT_ATTEMPTS {
+            let choice = match self.choose(&spec).await? {
+                Ok(choice) => choice,
+                Err(refused) => {
+                    refusal = Some(refused);
+                    break;
+                }
+            };
+            let new = NewEnvironment {
+                id: id.clone(),
+                task_id: task.clone(),
+                tenant: tenant.clone(),
+                spec: spec.clone(),
+                candidates: choice.candidates,
+                request: StoredRequest::of(request).to_json(),
+                secrets: Redacted::new(request.secrets.clone()),
+                operation_ttl: OPERATION_TTL,
+                audit: audit::accepted(&id, &task, &choice.scheduled),
+            };
+            match self.inner.store.environment_insert_and_reserve(new).await? {
+                Inserted::Created(record) => return Ok(record),
+                Inserted::TaskAssigned(existing) => {
+                    return Err(Error::TaskAssigned { task, existing });
+                }
+                Inserted::NoCapacity => {}
+            }
+        }
+        self.refuse(id, task, &spec, refusal).await
+    }
+
+    fn check_script_bound(&self, request: &CheckedCreate) -> Result<(), Error> {
+        let requested = script_limit(&self.inner.settings, request);
+        let max = self.inner.settings.max_script_timeout;
+        if requested > max {
+            return Err(Error::ScriptBound { requested, max });
+        }
+        Ok(())
+    }
+
+    /// Candidates for `spec`, or why there are none.
+    async fn choose(
+        &self,
+        spec: &EnvironmentSpec,
+    ) -> Result<Result<Choice, PlacementRefusal>, Error> {
+        let hosts = self.inner.store.host_list_all().await?;
+        if hosts.is_empty() {
+            return Ok(self.default_backend(spec));
+        }
+        let policy = self.inner.settings.placement_policy;
+        Ok(match place(spec, &hosts, policy) {
+            Ok(placement) => Ok(Choice {
+                scheduled: Scheduled {
+                    policy: policy.as_str(),
+                    eligible: placement.eligible,
+                },
+                candidates: placement
+                    .candidates
+                    .iter()
+                    .map(|candidate| candidate.host.id.clone())
+                    .collect(),
+            }),
+            Err(refused) => Err(refused.into()),
+        })
+    }
+
+    /// Without any host the default backend takes everything that names no host.
+    fn default_backend(&self, spec: &EnvironmentSpec) -> Result<Choice, PlacementRefusal> {
+        if let Some(pin) = &spec.host_id {
+            return Err(PlacementError::PinUnknown(pin.clone()).into());
+        }
+        if spec.gpus > 0 {
+            return Err(PlacementRefusal::GpuHost);
+        }
+        if !spec.labels.is_empty() {
+            return Err(PlacementRefusal::NeedsHosts);
+        }
+        let policy = self.inner.settings.placement_policy.as_str();
+        Ok(Choice {
+            candidates: Vec::new(),
+            scheduled: Scheduled {
+                policy,
+                eligible: 1,
+            },
+        })
+    }
+
+    /// Stores that the task failed for want of a host, and says why.
+    async fn refuse(
+        &self,
+        id: EnvironmentId,
+        task: TaskId,
+        spec: &EnvironmentSpec,
+        refusal: Option<PlacementRefusal>,
+    ) -> Result<Environment, Error> {
+        let refusal = refusal.unwrap_or_else(|| PlacementRefusal::contended(spec));
+        let text = refusal.to_string();
+        let failed = FailedCreate {
+            audit: audit::refused(&id, &task, &text),
+            error: text,
+            id,
+            task_id: task.clone(),
+        };
+        match self.inner.store.environment_insert_failed(failed).await? {
+            Some(existing) => Err(Error::TaskAssigned { task, existing }),
+            None => Err(refusal.into()),
+        }
+    }
+
+    /// Whether environments on the default backend exist in the store only.
+    #[must_use]
+    pub fn has_stub_backend(&self) -> bool {
+        *self.inner.providers.default_place() == Place::Stub
+    }
+}
+
+fn domain_spec(spec: &Spec) -> EnvironmentSpec {
+    EnvironmentSpec {
+        cpus: spec.cpus,
+        ram_mb: spec.ram_mb,
+        storage_gb: spec.storage_gb,
+        region: spec.region.clone(),
+        // Normalised by validation, so it parses.
+        arch: spec.arch.parse::<Arch>().ok(),
+        max_runtime_seconds: spec.max_runtime_seconds,
+        idle_timeout_seconds: spec.idle_timeout_seconds,
+        image: spec.image.clone(),
+        gpus: spec.gpus,
+        gpu_kind: spec.gpu_kind.clone(),
+        gpu_profile: spec.gpu_profile.clone(),
+        host_id: (!spec.host_id.is_empty()).then(|| HostId::new(spec.host_id.clone())),
+        labels: spec.labels.clone(),
+        huge_pages: spec.huge_pages,
+    }
+}

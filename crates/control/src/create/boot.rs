@@ -1,0 +1,168 @@
+//! The steps between an accepted record and a running environment.
+
+use std::time::{Duration, Instant};
+
+use fuse_model::{Endpoint, Environment};
+use fuse_wire_api::{CheckedCreate, Expose};
+use fuse_wire_host::{StartAgentRequest, start_agent};
+
+use super::{
+    GuestToken, StoredRequest,
+    failure::BootError,
+    script::{self, ScriptOutput},
+};
+use crate::{
+    Control, Settings,
+    guest::{self, Credentials, FileSources},
+    provider::{NewVm, Provider, upload_request},
+    redact::Redactor,
+};
+
+/// Most of each output stream of a script that is kept (bytes).
+const OUTPUT_TAIL: usize = 256 * 1024;
+
+/// What a boot needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Boot<'a> {
+    pub(super) control: &'a Control,
+    pub(super) record: &'a Environment,
+    pub(super) request: &'a CheckedCreate,
+    pub(super) redactor: &'a Redactor,
+}
+
+/// What a boot yields.
+#[derive(Debug)]
+pub(super) struct Booted {
+    pub(super) url: String,
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) token: GuestToken,
+}
+
+impl Boot<'_> {
+    /// Runs all steps in order.
+    pub(super) async fn run(self) -> Result<Booted, BootError> {
+        let started = Instant::now();
+        let inner = &self.control.inner;
+        let (_, provider) = inner
+            .providers
+            .of(self.record.host_id.as_ref())
+            .await
+            .map_err(BootError::Lookup)?;
+        if self.request.egress.is_proxy() {
+            return Err(BootError::Egress);
+        }
+        let vm = NewVm {
+            id: &self.record.id,
+            spec: &self.record.spec,
+            owner: inner.store.fleet_id(),
+        };
+        let url = provider.create(vm).await.map_err(BootError::Boot)?;
+        if !provider.has_guest() {
+            return Ok(Booted {
+                url,
+                endpoints: Vec::new(),
+                token: None,
+            });
+        }
+        let booted = started.elapsed();
+        let credentials = self.upload(&*provider).await?;
+        self.run_script(&*provider).await?;
+        let stored = StoredRequest::of(self.request);
+        let start = start_request(&inner.settings, &stored, credentials.as_ref());
+        let endpoints = provider
+            .start_agent(&self.record.id, &start)
+            .await
+            .map_err(BootError::StartAgent)?;
+        tracing::debug!(
+            vm_id = %self.record.id, boot_ms = booted.as_millis(),
+            elapsed_ms = started.elapsed().as_millis(), "guest is up"
+        );
+        Ok(Booted {
+            url,
+            endpoints,
+            token: credentials.map(|made| made.token),
+        })
+    }
+
+    /// Credentials exist only with a key to store the token under.
+    async fn upload(&self, provider: &dyn Provider) -> Result<Option<Credentials>, BootError> {
+        let credentials = if self.control.inner.store.vault().has_key() {
+            let minted = Credentials::mint(self.record.id.as_str());
+            Some(minted.map_err(BootError::Credentials)?)
+        } else {
+            None
+        };
+        let files = guest::profile_files(FileSources {
+            manifest_bytes: &self.request.manifest_bytes,
+            manifest: &self.request.manifest,
+            secrets: &self.request.secrets,
+            credentials: credentials.as_ref(),
+            healthcheck: self.request.healthcheck.as_ref(),
+            desktop: self.request.desktop.as_ref(),
+            files: &self.request.files,
+        });
+        provider
+            .upload(&self.record.id, &upload_request(files))
+            .await
+            .map_err(BootError::Upload)?;
+        Ok(credentials)
+    }
+
+    async fn run_script(&self, provider: &dyn Provider) -> Result<(), BootError> {
+        if self.request.startup_script.is_empty() {
+            return Ok(());
+        }
+        let limit = script_limit(&self.control.inner.settings, self.request);
+        let outcome = script::run(
+            provider,
+            &self.record.id,
+            &self.request.startup_script,
+            limit,
+        )
+        .await;
+        match outcome {
+            Ok(_) => Ok(()),
+            Err((failed, _)) => Err(failed),
+        }
+    }
+}
+
+/// The bound of a request's script.
+pub(super) fn script_limit(settings: &Settings, request: &CheckedCreate) -> Duration {
+    match request.startup_script_timeout_seconds {
+        0 => settings.script_timeout,
+        seconds => Duration::from_secs(seconds),
+    }
+}
+
+/// The start-agent call of an environment. The token travels as a file; here only its
+/// presence counts.
+pub(crate) fn start_request(
+    settings: &Settings,
+    stored: &StoredRequest,
+    credentials: Option<&Credentials>,
+) -> StartAgentRequest {
+    StartAgentRequest {
+        manifest_path: guest::MANIFEST_PATH.to_owned(),
+        secrets_path: guest::SECRETS_PATH.to_owned(),
+        tls_cert_path: Some(guest::TLS_CERT_PATH.to_owned()),
+        tls_key_path: Some(guest::TLS_KEY_PATH.to_owned()),
+        auth_token: credentials.map(|_| "set".to_owned()),
+        gateway: (!stored.gateway_url.is_empty()).then(|| stored.gateway_url.clone()),
+        download_url: settings.agent_download_url.clone(),
+        expose: stored.expose.iter().filter_map(expose).collect(),
+        ..StartAgentRequest::default()
+    }
+}
+
+fn expose(entry: &Expose) -> Option<start_agent::Expose> {
+    Some(start_agent::Expose {
+        // Validation keeps ports in range.
+        port: u16::try_from(entry.port).ok()?,
+        name: entry.name.clone(),
+        protocol: match entry.protocol.as_str() {
+            "udp" => start_agent::Protocol::Udp,
+            _ => start_agent::Protocol::Tcp,
+        },
+    })
+}

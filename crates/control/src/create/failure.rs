@@ -1,0 +1,230 @@
+//! How bringing an environment up fails, and what the caller is told.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use fuse_model::{EnvironmentId, ErrorKind};
+use fuse_wire_host::HostError;
+
+use crate::{
+    error::chain,
+    guest::CredentialError,
+    provider::{LookupError, ProviderError},
+    redact::Redactor,
+};
+
+/// Exit status that a compiled script reserves for its build phase.
+const BUILD_STATUS: i32 = 90;
+/// Most of a script's standard error that stands in a message (bytes).
+const STDERR_TAIL: usize = 4096;
+
+/// Which part of a startup script failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The build steps.
+    Build,
+    /// What follows them.
+    Run,
+}
+
+impl Phase {
+    fn of(exit_code: i32) -> Self {
+        if exit_code == BUILD_STATUS {
+            Self::Build
+        } else {
+            Self::Run
+        }
+    }
+
+    /// The name in `details.phase`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Run => "run",
+        }
+    }
+}
+
+/// A failed create as it is told, stored and published: secret values are gone.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CreateFailure {
+    /// Decides on status and code.
+    pub kind: ErrorKind,
+    /// What happened.
+    pub message: String,
+    /// `exit_code` and `phase` of a failed script.
+    pub details: BTreeMap<String, String>,
+}
+
+/// A failed step, before redaction. Never leaves this module tree.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BootError {
+    #[error("cannot reach the backend")]
+    Lookup(#[source] LookupError),
+    #[error("egress through a proxy is not supported by provider")]
+    Egress,
+    #[error("cannot make guest credentials")]
+    Credentials(#[source] CredentialError),
+    #[error("cannot boot the vm")]
+    Boot(#[source] ProviderError),
+    #[error("cannot write files into the guest")]
+    Upload(#[source] ProviderError),
+    #[error("cannot run the startup script")]
+    Script(#[source] ProviderError),
+    #[error("startup script did not complete in time after {limit:?}")]
+    ScriptTimeout { limit: Duration, stderr: Vec<u8> },
+    #[error("startup script exited with status {exit_code}")]
+    ScriptExit { exit_code: i32, stderr: Vec<u8> },
+    #[error("cannot start the guest agent")]
+    StartAgent(#[source] ProviderError),
+    #[error("it was destroyed while it was being created")]
+    TakenOver,
+}
+
+impl BootError {
+    /// The failed step, for logs.
+    pub(super) fn step(&self) -> &'static str {
+        match self {
+            Self::Lookup(_) => "lookup",
+            Self::Egress => "egress",
+            Self::Credentials(_) => "credentials",
+            Self::Boot(_) => "boot",
+            Self::Upload(_) => "upload",
+            Self::Script(_) | Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => "script",
+            Self::StartAgent(_) => "start-agent",
+            Self::TakenOver => "taken-over",
+        }
+    }
+
+    /// Whether there may be a VM of ours on the host. A refused create made none, and
+    /// what is in its way under the same name belongs to somebody else.
+    pub(super) fn may_have_made_a_vm(&self) -> bool {
+        match self {
+            Self::Lookup(_) | Self::Egress | Self::TakenOver => false,
+            Self::Boot(ProviderError::Host(e)) => !matches!(
+                e,
+                HostError::Conflict { .. }
+                    | HostError::BadRequest { .. }
+                    | HostError::Unauthorized { .. }
+                    | HostError::Busy { .. }
+                    | HostError::Unreachable { .. }
+            ),
+            Self::Boot(ProviderError::Unsupported { .. }) => false,
+            Self::Credentials(_)
+            | Self::Upload(_)
+            | Self::Script(_)
+            | Self::ScriptTimeout { .. }
+            | Self::ScriptExit { .. }
+            | Self::StartAgent(_) => true,
+        }
+    }
+
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Lookup(e) => e.kind(),
+            Self::Egress => ErrorKind::Unsupported,
+            Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => ErrorKind::Invalid,
+            Self::TakenOver => ErrorKind::Conflict,
+            Self::Boot(e) | Self::Upload(e) | Self::Script(e) | Self::StartAgent(e) => e.kind(),
+            Self::Credentials(_) => ErrorKind::Internal,
+        }
+    }
+
+    /// What the caller may see.
+    pub(super) fn redacted(&self, vm: &EnvironmentId, redactor: &Redactor) -> CreateFailure {
+        let mut details = BTreeMap::new();
+        let message = match self {
+            Self::ScriptExit { exit_code, stderr } => {
+                let phase = Phase::of(*exit_code);
+                details.insert("exit_code".to_owned(), exit_code.to_string());
+                details.insert("phase".to_owned(), phase.as_str().to_owned());
+                with_tail(
+                    &format!(
+                        "startup script failed in the {} phase with exit status {exit_code}",
+                        phase.as_str()
+                    ),
+                    stderr,
+                    redactor,
+                )
+            }
+            Self::ScriptTimeout { stderr, .. } => with_tail(&self.to_string(), stderr, redactor),
+            Self::TakenOver => format!("vm {vm} was destroyed while it was being created"),
+            Self::Lookup(_)
+            | Self::Egress
+            | Self::Credentials(_)
+            | Self::Boot(_)
+            | Self::Upload(_)
+            | Self::Script(_)
+            | Self::StartAgent(_) => redactor.clean(&chain(self)),
+        };
+        CreateFailure {
+            kind: self.kind(),
+            message,
+            details,
+        }
+    }
+}
+
+fn with_tail(text: &str, stderr: &[u8], redactor: &Redactor) -> String {
+    let tail = redactor.clean_tail(stderr, STDERR_TAIL);
+    match tail.trim_end() {
+        "" => text.to_owned(),
+        tail => format!("{text}: {tail}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redacted(error: &BootError) -> CreateFailure {
+        error.redacted(
+            &EnvironmentId::new("fuse-a"),
+            &Redactor::new(["hunter2hunter2"]),
+        )
+    }
+
+    #[test]
+    fn a_failed_script_tells_phase_status_and_tail() {
+        let run = redacted(&BootError::ScriptExit {
+            exit_code: 3,
+            stderr: b"no hunter2hunter2 here\n".to_vec(),
+        });
+        assert_eq!(run.kind, ErrorKind::Invalid);
+        assert_eq!(
+            run.message,
+            "startup script failed in the run phase with exit status 3: no [REDACTED] here"
+        );
+        assert_eq!(run.details["exit_code"], "3");
+        let build = redacted(&BootError::ScriptExit {
+            exit_code: 90,
+            stderr: Vec::new(),
+        });
+        assert_eq!(build.details["phase"], "build");
+    }
+
+    #[test]
+    fn the_tail_is_bounded() {
+        let stderr = "x".repeat(10_000).into_bytes();
+        let failure = redacted(&BootError::ScriptExit {
+            exit_code: 1,
+            stderr,
+        });
+        assert!(failure.message.len() < STDERR_TAIL + 200);
+    }
+
+    #[test]
+    fn a_script_that_ran_out_of_time_keeps_the_contract_prefix() {
+        let limit = Duration::from_secs(30);
+        let failure = redacted(&BootError::ScriptTimeout {
+            limit,
+            stderr: b"slow".to_vec(),
+        });
+        assert_eq!(
+            failure.message,
+            "startup script did not complete in time after 30s: slow"
+        );
+        assert_eq!(failure.kind, ErrorKind::Invalid);
+    }
+}

@@ -1,0 +1,49 @@
+//! Reading environments and tasks.
+
+use fuse_model::{Environment, EnvironmentId, HostId, Task, TaskId};
+use fuse_store::{EnvironmentFilter, Listing, Page};
+
+use crate::{Control, Error, error::Missing};
+
+impl Control {
+    /// One environment.
+    ///
+    /// # Errors
+    /// It does not exist, or the store fails.
+    pub async fn environment_get(&self, id: &EnvironmentId) -> Result<Environment, Error> {
+        let found = self.inner.store.environment_get(id).await?;
+        Ok(found.ok_or_else(|| Missing::Environment(id.clone()))?)
+    }
+
+    /// A page of environments, by id.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn environment_list(
+        &self,
+        filter: &EnvironmentFilter,
+        page: &Page<EnvironmentId>,
+    ) -> Result<Listing<Environment, EnvironmentId>, Error> {
+        Ok(self.inner.store.environment_list(filter, page).await?)
+    }
+
+    /// One task; it outlives its environment.
+    ///
+    /// # Errors
+    /// It does not exist, or the store fails.
+    pub async fn task_get(&self, id: &TaskId) -> Result<Task, Error> {
+        let found = self.inner.store.task_get(id).await?;
+        Ok(found.ok_or_else(|| Missing::Task(id.clone()))?)
+    }
+
+    /// Checks that a host that a create request pins is registered.
+    ///
+    /// # Errors
+    /// It is not, or the store fails.
+    pub async fn check_pin(&self, host: &HostId) -> Result<(), Error> {
+        match self.inner.store.host_get(host).await? {
+            Some(_) => Ok(()),
+            None => Err(Missing::Pin(host.clone()).into()),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What the use cases answer with when they fail.
+//!
+//! Every error has a kind, a text that may be shown to the caller, and sometimes
+//! details. The texts are wire texts where the HTTP contract fixes them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use fuse_model::{EnvironmentId, EnvironmentSpec, ErrorKind, HostId, State, TaskId};
+use fuse_planner::{PlacementError, Rejections};
+use fuse_store::StoreError;
+
+use crate::{
+    create::CreateFailure,
+    hosts::RegisterError,
+    provider::{LookupError, ProviderError},
+};
+
+/// A failed use case.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The named thing does not exist.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// The task has an environment already.
+    #[error("task already assigned: task {task} is assigned to vm {existing}")]
+    TaskAssigned {
+        /// The task.
+        task: TaskId,
+        /// Its environment.
+        existing: EnvironmentId,
+    },
+    /// The request asks for a longer startup script than the server allows.
+    #[error(
+        "startup script timeout exceeds the configured maximum: {requested:?} is above {max:?}"
+    )]
+    ScriptBound {
+        /// As asked for.
+        requested: Duration,
+        /// The most that the server allows.
+        max: Duration,
+    },
+    /// The environment is not in the state that the operation needs.
+    #[error("vm not running: vm {vm} is {state}")]
+    NotRunning {
+        /// The environment.
+        vm: EnvironmentId,
+        /// Its state.
+        state: State,
+    },
+    /// No host can take the environment.
+    #[error(transparent)]
+    Placement(#[from] PlacementRefusal),
+    /// The environment was accepted and could not be brought up.
+    #[error(transparent)]
+    Create(#[from] CreateFailure),
+    /// The host could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// Environments are assigned to the host.
+    #[error("host still has vms assigned: host {host} still has vm {vm} assigned")]
+    HostInUse {
+        /// The host.
+        host: HostId,
+        /// The lowest of their ids.
+        vm: EnvironmentId,
+        /// How many they are.
+        count: u64,
+    },
+    /// The backend failed or cannot do it.
+    #[error("{}", provider_text(operation, source))]
+    Provider {
+        /// The use case.
+        operation: &'static str,
+        /// The reason.
+        source: ProviderError,
+    },
+    /// The environment is `destroying`, and the host has not confirmed yet.
+    #[error("vm {0} is still being destroyed; the reconcile loop keeps trying")]
+    DestroyPending(EnvironmentId),
+    /// The backend of an environment could not be found.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The process is going down.
+    #[error("the orchestrator is shutting down, try again in a moment")]
+    ShuttingDown,
+}
+
+/// Something that was asked for by name and does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// An environment.
+    #[error("vm {0} not found")]
+    Environment(EnvironmentId),
+    /// A task.
+    #[error("task {0} not found")]
+    Task(TaskId),
+    /// A host.
+    #[error("host {0} not found")]
+    Host(HostId),
+    /// The host that a create request pins.
+    #[error("spec.host_id: host \"{0}\" is not registered")]
+    Pin(HostId),
+    /// A snapshot.
+    #[error("snapshot {0} not found")]
+    Snapshot(String),
+}
+
+/// Why an environment was not placed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementRefusal {
+    /// The scheduler found no host.
+    #[error(transparent)]
+    Scheduler(#[from] PlacementError),
+    /// GPUs without any registered host.
+    #[error("gpu workloads require a registered gpu host")]
+    GpuHost,
+    /// A pin or labels without any registered host.
+    #[error("placement requires registered hosts")]
+    NeedsHosts,
+}
+
+impl PlacementRefusal {
+    /// What a request gets that lost every race for the last room of the fleet.
+    pub(crate) fn contended(spec: &EnvironmentSpec) -> Self {
+        Self::Scheduler(PlacementError::NoCapacity {
+            need: format!("{}CPU/{}MB/{}GB", spec.cpus, spec.ram_mb, spec.storage_gb),
+            rejections: Rejections::default(),
+        })
+    }
+
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Scheduler(e) => e.kind(),
+            Self::GpuHost | Self::NeedsHosts => ErrorKind::NoCapacity,
+        }
+    }
+
+    /// How many hosts each gate turned away.
+    fn details(&self) -> BTreeMap<String, String> {
+        let Self::Scheduler(e) = self else {
+            return BTreeMap::new();
+        };
+        let Some(rejections) = e.rejections() else {
+            return BTreeMap::new();
+        };
+        rejections
+            .iter()
+            .map(|(gate, count)| (format!("rejected_{}", gate.as_str()), count.to_string()))
+            .collect()
+    }
+}
+
+impl Error {
+    /// The kind that decides on status and code.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Missing(_) => ErrorKind::NotFound,
+            Self::TaskAssigned { .. } | Self::NotRunning { .. } | Self::HostInUse { .. } => {
+                ErrorKind::Conflict
+            }
+            Self::ScriptBound { .. } => ErrorKind::Invalid,
+            Self::Placement(e) => e.kind(),
+            Self::Create(e) => e.kind,
+            Self::Register(e) => e.kind(),
+            Self::Provider { source, .. } => source.kind(),
+            Self::DestroyPending(_) => ErrorKind::Internal,
+            Self::Lookup(e) => e.kind(),
+            Self::Store(e) => e.kind(),
+            Self::ShuttingDown => ErrorKind::Unavailable,
+        }
+    }
+
+    /// Facts beside the text.
+    #[must_use]
+    pub fn details(&self) -> BTreeMap<String, String> {
+        match self {
+            Self::Placement(e) => e.details(),
+            Self::Create(e) => e.details.clone(),
+            Self::HostInUse { count, .. } => [("vm_count".to_owned(), count.to_string())].into(),
+            Self::TaskAssigned { existing, .. } => {
+                [("vm_id".to_owned(), existing.to_string())].into()
+            }
+            Self::Missing(_)
+            | Self::ScriptBound { .. }
+            | Self::NotRunning { .. }
+            | Self::Register(_)
+            | Self::Provider { .. }
+            | Self::DestroyPending(_)
+            | Self::Lookup(_)
+            | Self::Store(_)
+            | Self::ShuttingDown => BTreeMap::new(),
+        }
+    }
+}
+
+/// A capability gap is a text of the contract; everything else says what was tried.
+fn provider_text(operation: &str, source: &ProviderError) -> String {
+    match source {
+        ProviderError::Unsupported { .. } => source.to_string(),
+        ProviderError::Host(_) => format!("{operation}: {}", source.chain()),
+    }
+}
+
+/// An error and its causes as one line. A cause that is a part of the text already is
+/// not repeated.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let part = source.to_string();
+        if !text.contains(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("inner")]
+    struct Inner;
+
+    #[test]
+    fn a_chain_is_one_line() {
+        assert_eq!(chain(&Outer(Inner)), "outer: inner");
+    }
+
+    #[test]
+    fn texts_of_the_contract() {
+        let vm = || EnvironmentId::new("fuse-a");
+        assert_eq!(
+            Missing::Environment(vm()).to_string(),
+            "vm fuse-a not found"
+        );
+        assert_eq!(
+            Missing::Pin(HostId::new("h")).to_string(),
+            "spec.host_id: host \"h\" is not registered"
+        );
+        let in_use = Error::HostInUse {
+            host: HostId::new("h"),
+            vm: vm(),
+            count: 2,
+        };
+        assert_eq!(
+            in_use.to_string(),
+            "host still has vms assigned: host h still has vm fuse-a assigned"
+        );
+        assert_eq!(in_use.details()["vm_count"], "2");
+    }
+}

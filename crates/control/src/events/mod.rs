@@ -1,0 +1,15 @@
+//! Event streams of environments.
+//!
+//! The events table is the truth. One task per process ([`Hub`]) reads what is new and
+//! hands it to the subscribers of each environment; a subscriber that reads slowly
+//! gets intermediate states merged, never loses the terminal one, and holds a bounded
+//! queue.
+
+mod hub;
+mod mailbox;
+mod stream;
+
+pub use stream::EventStream;
+
+pub(crate) use hub::Hub;
+pub(crate) use stream::REPLAY;

@@ -1,0 +1,12 @@
+//! What the control plane writes into a guest: profile files, compose document,
+//! environment file, credentials. Same input gives the same bytes (credentials
+//! excepted, which are random by nature).
+
+mod compose;
+mod credentials;
+mod env_file;
+mod files;
+
+pub(crate) use credentials::{CredentialError, Credentials};
+pub(crate) use files::{FileSources, MANIFEST_PATH, SECRETS_PATH, TLS_CERT_PATH, TLS_KEY_PATH};
+pub(crate) use files::{credential_files, profile_files};

@@ -1,0 +1,18 @@
+//! Hosts: register (probe and merge), read, cordon, remove.
+
+mod manage;
+mod merge;
+mod register;
+
+pub use manage::HostStatus;
+pub use register::{RegisterError, Registration};
+
+/// Checks an agent URL before it is ever dialled.
+///
+/// # Errors
+/// The rule that it breaks, as a text.
+pub fn check_agent_url(url: &str) -> Result<(), String> {
+    fuse_wire_host::AgentUrl::parse(url)
+        .map(drop)
+        .map_err(|e| crate::error::chain(&e))
+}

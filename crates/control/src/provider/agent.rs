@@ -1,0 +1,135 @@
+//! A provider behind a host agent.
+
+use async_trait::async_trait;
+use fuse_model::{Endpoint, EnvironmentId};
+use fuse_wire_host::{
+    CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostError, StartAgentRequest,
+    UploadRequest, VmView, start_agent,
+};
+
+use super::{FoundVm, NewVm, Provider, ProviderError};
+
+/// VMs of one host.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentProvider {
+    client: HostClient,
+}
+
+impl AgentProvider {
+    /// Drives VMs through `client`.
+    #[must_use]
+    pub(crate) fn new(client: HostClient) -> Self {
+        Self { client }
+    }
+
+    /// Removes a VM of ours that stands in the way of a new one: what an earlier
+    /// environment of the same name left behind on a host that could not be reached
+    /// when it was destroyed. A VM of another fleet stays.
+    async fn clear_leftover(&self, vm: NewVm<'_>) -> Result<bool, ProviderError> {
+        let found = self.client.get(vm.id.as_str()).await?;
+        if found.owner.as_deref() != Some(vm.owner.as_str()) {
+            return Ok(false);
+        }
+        tracing::warn!(vm_id = %vm.id, agent = %self.client.agent(), "removing a leftover VM");
+        self.destroy(vm.id).await?;
+        Ok(true)
+    }
+}
+
+fn create_request(vm: NewVm<'_>) -> CreateVmRequest {
+    let text = |value: &str| (!value.is_empty()).then(|| value.to_owned());
+    let size = |value: i32| u32::try_from(value).ok().filter(|n| *n > 0);
+    CreateVmRequest {
+        name: Some(vm.id.to_string()),
+        cpus: size(vm.spec.cpus),
+        memory_mb: size(vm.spec.ram_mb),
+        storage_gb: size(vm.spec.storage_gb),
+        region: text(&vm.spec.region),
+        image: text(&vm.spec.image),
+        owner: Some(vm.owner.to_string()),
+    }
+}
+
+fn found(view: VmView) -> FoundVm {
+    FoundVm {
+        id: view.vm_id,
+        url: view.url,
+        owner: view.owner,
+    }
+}
+
+fn endpoint(published: start_agent::Endpoint) -> Endpoint {
+    let protocol = match published.protocol {
+        // Older agents do not say; absent means tcp on the wire too.
+        start_agent::Protocol::Tcp => String::new(),
+        start_agent::Protocol::Udp => "udp".to_owned(),
+    };
+    Endpoint {
+        name: published.name,
+        url: published.url,
+        port: published.port,
+        protocol,
+    }
+}
+
+#[async_trait]
+impl Provider for AgentProvider {
+    fn has_guest(&self) -> bool {
+        true
+    }
+
+    async fn create(&self, vm: NewVm<'_>) -> Result<String, ProviderError> {
+        let request = create_request(vm);
+        match self.client.create(&request).await {
+            Ok(view) => Ok(view.url),
+            Err(conflict @ HostError::Conflict { .. }) => {
+                if !self.clear_leftover(vm).await? {
+                    return Err(conflict.into());
+                }
+                Ok(self.client.create(&request).await?.url)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn upload(&self, vm: &EnvironmentId, files: &UploadRequest) -> Result<(), ProviderError> {
+        Ok(self.client.upload(vm.as_str(), files).await?)
+    }
+
+    async fn exec(
+        &self,
+        vm: &EnvironmentId,
+        command: &ExecRequest,
+    ) -> Result<ExecResponse, ProviderError> {
+        Ok(self.client.exec(vm.as_str(), command).await?)
+    }
+
+    async fn start_agent(
+        &self,
+        vm: &EnvironmentId,
+        request: &StartAgentRequest,
+    ) -> Result<Vec<Endpoint>, ProviderError> {
+        let answer = self.client.start_agent(vm.as_str(), request).await?;
+        Ok(answer.endpoints.into_iter().map(endpoint).collect())
+    }
+
+    async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {
+        match self.client.get(vm.as_str()).await {
+            Ok(view) => Ok(Some(found(view))),
+            Err(HostError::NotFound { .. }) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError> {
+        let vms = self.client.list(prefix).await?;
+        Ok(Some(vms.into_iter().map(found).collect()))
+    }
+
+    async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError> {
+        match self.client.delete(vm.as_str()).await {
+            Ok(()) | Err(HostError::NotFound { .. }) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}

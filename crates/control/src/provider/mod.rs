@@ -1,0 +1,118 @@
+//! What drives VMs, as the use cases see it.
+//!
+//! Two providers exist: a host agent ([`agent`]) and a stub that keeps nothing and has
+//! no guests ([`stub`]). [`Providers`] finds the one of an environment. Calls name a VM
+//! by its environment id and are safe to repeat.
+
+mod agent;
+mod directory;
+mod stub;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use fuse_model::{Endpoint, EnvironmentId, EnvironmentSpec, ErrorKind, FleetId};
+use fuse_wire_host::{
+    ExecRequest, ExecResponse, FileUpload, HostError, StartAgentRequest, UploadRequest,
+};
+
+pub(crate) use agent::AgentProvider;
+pub use directory::LookupError;
+pub(crate) use directory::{Place, Providers};
+pub(crate) use stub::StubProvider;
+
+/// A call to a provider failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// The provider cannot do this at all.
+    #[error("{operation} not supported by provider")]
+    Unsupported {
+        /// What was asked for.
+        operation: &'static str,
+    },
+    /// The host agent failed, refused or did not answer.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+impl ProviderError {
+    /// The kind that callers are answered with.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Host(_) => ErrorKind::Internal,
+        }
+    }
+
+    /// The text with its causes, as one line.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        crate::error::chain(self)
+    }
+}
+
+/// A VM to be made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewVm<'a> {
+    /// Its name, and its id on the host.
+    pub(crate) id: &'a EnvironmentId,
+    /// Size, image, region.
+    pub(crate) spec: &'a EnvironmentSpec,
+    /// Tag of the fleet that owns it.
+    pub(crate) owner: &'a FleetId,
+}
+
+/// A VM that a provider has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundVm {
+    /// Its name.
+    pub(crate) id: String,
+    /// `host:port` of its guest agent.
+    pub(crate) url: String,
+    /// Tag of the fleet that owns it; `None` when the provider does not say.
+    pub(crate) owner: Option<String>,
+}
+
+/// Something that makes, finds and removes VMs and talks to their guests.
+#[async_trait]
+pub(crate) trait Provider: fmt::Debug + Send + Sync {
+    /// Whether VMs have a guest: files, commands and a guest agent.
+    fn has_guest(&self) -> bool;
+
+    /// Makes a VM and answers with its `host:port` once its guest answers.
+    async fn create(&self, vm: NewVm<'_>) -> Result<String, ProviderError>;
+
+    /// Writes files into the guest.
+    async fn upload(&self, vm: &EnvironmentId, files: &UploadRequest) -> Result<(), ProviderError>;
+
+    /// Runs a command in the guest.
+    async fn exec(
+        &self,
+        vm: &EnvironmentId,
+        command: &ExecRequest,
+    ) -> Result<ExecResponse, ProviderError>;
+
+    /// Starts (or restarts) the guest agent's public surface and publishes ports.
+    async fn start_agent(
+        &self,
+        vm: &EnvironmentId,
+        request: &StartAgentRequest,
+    ) -> Result<Vec<Endpoint>, ProviderError>;
+
+    /// Looks a VM up; `None` when there is none.
+    async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError>;
+
+    /// Every VM whose name starts with `prefix`; `None` from a provider that keeps no
+    /// inventory, so that absence proves nothing.
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError>;
+
+    /// Removes a VM; one that does not exist counts as removed.
+    async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError>;
+}
+
+/// One call with many files.
+#[must_use]
+pub(crate) fn upload_request(files: Vec<FileUpload>) -> UploadRequest {
+    UploadRequest { files }
+}

@@ -1,0 +1,64 @@
+//! The provider of an orchestrator without hosts: VMs exist in the store only. There
+//! is no guest, so uploads and scripts succeed without doing anything and commands
+//! are refused.
+
+use async_trait::async_trait;
+use fuse_model::{Endpoint, EnvironmentId};
+use fuse_wire_host::{ExecRequest, ExecResponse, StartAgentRequest, UploadRequest};
+
+use super::{FoundVm, NewVm, Provider, ProviderError};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StubProvider;
+
+fn url(vm: &EnvironmentId) -> String {
+    format!("fc://{vm}")
+}
+
+#[async_trait]
+impl Provider for StubProvider {
+    fn has_guest(&self) -> bool {
+        false
+    }
+
+    async fn create(&self, vm: NewVm<'_>) -> Result<String, ProviderError> {
+        Ok(url(vm.id))
+    }
+
+    async fn upload(&self, _vm: &EnvironmentId, _: &UploadRequest) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    async fn exec(
+        &self,
+        _vm: &EnvironmentId,
+        _command: &ExecRequest,
+    ) -> Result<ExecResponse, ProviderError> {
+        Err(ProviderError::Unsupported { operation: "exec" })
+    }
+
+    async fn start_agent(
+        &self,
+        _vm: &EnvironmentId,
+        _request: &StartAgentRequest,
+    ) -> Result<Vec<Endpoint>, ProviderError> {
+        Ok(Vec::new())
+    }
+
+    async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {
+        Ok(Some(FoundVm {
+            id: vm.to_string(),
+            url: url(vm),
+            owner: None,
+        }))
+    }
+
+    async fn list(&self, _prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError> {
+        Ok(None)
+    }
+
+    async fn destroy(&self, _vm: &EnvironmentId) -> Result<(), ProviderError> {
+        Ok(())
+    }
+}

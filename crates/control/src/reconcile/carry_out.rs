@@ -1,0 +1,141 @@
+//! Carries out what the planner decided.
+
+use fuse_model::{Environment, EnvironmentId, OperationKind, Trigger};
+use fuse_planner::{Action, Memory};
+use fuse_store::{Change, Guarded, OperationChange, StoreError, TaskChange};
+use futures_util::{StreamExt as _, stream};
+
+use super::{PARALLEL, cycle::Picture};
+use crate::{
+    Control, Error,
+    audit::{self, Reason},
+    control::OPERATION_TTL,
+    error::chain,
+};
+
+const LOST: &str = "vm missing from provider";
+const NOT_RECOVERED: &str = "vm missing from provider during recovery";
+
+impl Control {
+    /// Acts on different environments side by side. A failed action is logged; the next
+    /// cycle decides anew.
+    pub(super) async fn carry_out(
+        &self,
+        memory: &mut Memory,
+        actions: Vec<Action>,
+        picture: &Picture,
+        recovery: bool,
+    ) {
+        let failed: Vec<Action> = stream::iter(actions)
+            .map(|action| async move {
+                match self.act(&action, picture, recovery).await {
+                    Ok(()) => None,
+                    Err(e) => {
+                        tracing::warn!(?action, error = %chain(&*e), "a reconcile action failed");
+                        Some(action)
+                    }
+                }
+            })
+            .buffer_unordered(PARALLEL)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        for action in failed {
+            if let Action::DestroyOrphan { place, vm } = action {
+                let failures = memory.orphan_failed(&place, &vm);
+                if failures == self.inner.settings.orphan_max_retries {
+                    tracing::error!(
+                        vm_id = vm,
+                        place,
+                        failures,
+                        "an orphaned VM cannot be destroyed; it is left alone until it disappears"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn act(
+        &self,
+        action: &Action,
+        picture: &Picture,
+        recovery: bool,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        match action {
+            Action::MarkLost(id) => {
+                if let Some(record) = picture.records.get(id) {
+                    self.mark_lost(record, recovery).await?;
+                }
+            }
+            Action::Reap(id) => {
+                if let Some(record) = picture.records.get(id) {
+                    self.remove_destroyed(record).await?;
+                }
+            }
+            Action::RetryDestroy(id) => self.retry_destroy(id).await?,
+            Action::DestroyOrphan { place, vm } => {
+                let id = EnvironmentId::new(vm.clone());
+                // It may have got a record since the table was read.
+                if self.inner.store.environment_get(&id).await?.is_some() {
+                    return Ok(());
+                }
+                if let Some(site) = picture.sites.get(place) {
+                    site.provider.destroy(&id).await?;
+                    tracing::warn!(vm_id = vm, place, "destroyed an orphaned VM");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The VM is gone: nothing is left to destroy, so the record goes too.
+    async fn mark_lost(&self, record: &Environment, recovery: bool) -> Result<(), Error> {
+        let (trigger, text) = if recovery {
+            (Trigger::NotRecovered, NOT_RECOVERED)
+        } else {
+            (Trigger::Lost, LOST)
+        };
+        tracing::warn!(vm_id = %record.id, "{text}");
+        let change = Change {
+            error: Some(text.to_owned()),
+            task: TaskChange::Failed(text.to_owned()),
+            audit: audit::destroying(record, Reason::Missing, text),
+            ..Change::default()
+        };
+        match self
+            .inner
+            .store
+            .environment_transition(record, trigger, change)
+            .await?
+        {
+            Guarded::Updated(lost) => self.remove_destroyed(&lost).await,
+            // It moved on since the table was read: the next cycle looks again.
+            Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(()),
+        }
+    }
+
+    async fn retry_destroy(&self, id: &EnvironmentId) -> Result<(), Error> {
+        let Some(record) = self.inner.store.environment_get(id).await? else {
+            return Ok(());
+        };
+        match self.begin_destroy(&record).await? {
+            Some(record) => self.finish_destroy(record).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the destroy of a record in `destroying`; `None` when somebody else has it.
+    pub(super) async fn begin_destroy(
+        &self,
+        record: &Environment,
+    ) -> Result<Option<Environment>, StoreError> {
+        let change = Change {
+            operation: OperationChange::Begin(OperationKind::Destroy, OPERATION_TTL),
+            ..Change::default()
+        };
+        match self.inner.store.environment_update(record, change).await? {
+            Guarded::Updated(record) => Ok(Some(record)),
+            Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! One cycle: read the table, ask every host, compare, act.
+//!
+//! The table is read before the hosts are asked; the planner relies on it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, HostId};
+use fuse_planner::{Listed, Listing, Tracked};
+use fuse_store::{EnvironmentFilter, Page, StoreError};
+use futures_util::{StreamExt as _, stream};
+
+use super::State;
+use crate::{
+    Control,
+    error::chain,
+    provider::{Place, Provider, ProviderError},
+};
+
+/// Environments read at a time.
+const PAGE: u32 = 1000;
+/// Hosts asked side by side.
+const ASK_PARALLEL: usize = 64;
+
+/// A place with what is there.
+pub(super) struct Site {
+    pub(super) provider: Arc<dyn Provider>,
+    hosts: Vec<HostId>,
+}
+
+/// The places of a fleet, by key.
+pub(super) type Sites = BTreeMap<String, Site>;
+
+/// What a cycle looks at.
+pub(super) struct Picture {
+    pub(super) records: BTreeMap<EnvironmentId, Environment>,
+    pub(super) tracked: Vec<Tracked>,
+    pub(super) sites: Sites,
+    pub(super) listings: BTreeMap<String, Listing>,
+}
+
+impl Control {
+    /// Runs a cycle. Hosts that do not answer are left out of it, no more.
+    pub(super) async fn cycle(
+        &self,
+        state: &mut State,
+        recovery: bool,
+    ) -> Result<bool, StoreError> {
+        self.pick_up_interrupted().await?;
+        let picture = self.picture().await?;
+        let fleet = self.inner.store.fleet_id();
+        let retries = self.inner.settings.orphan_max_retries;
+        let plan = state
+            .memory
+            .plan(fleet, &picture.tracked, &picture.listings, retries);
+        if plan.foreign > 0 {
+            tracing::debug!(count = plan.foreign, "VMs of other fleets on our hosts");
+        }
+        self.carry_out(&mut state.memory, plan.actions, &picture, recovery)
+            .await;
+        self.enforce_limits(&mut state.stuck, &mut state.idle, picture.records.values())
+            .await;
+        if recovery {
+            tracing::info!(environments = picture.records.len(), "recovery completed");
+        }
+        Ok(true)
+    }
+
+    async fn picture(&self) -> Result<Picture, StoreError> {
+        let records = self.read_table().await?;
+        let mut sites = Sites::new();
+        let mut listings = BTreeMap::new();
+        let mut keys = BTreeMap::new();
+        for host in self.inner.store.host_list_all().await? {
+            let key = self
+                .add_site(Some(&host.id), &mut sites, &mut listings)
+                .await;
+            keys.insert(Some(host.id), key);
+        }
+        let on_default = records.values().any(|record| record.host_id.is_none());
+        if on_default || !self.has_stub_backend() {
+            let key = self.add_site(None, &mut sites, &mut listings).await;
+            keys.insert(None, key);
+        }
+        listings.extend(self.ask(&sites).await);
+        let now = self.inner.store.now();
+        let tracked = records
+            .values()
+            .map(|record| Tracked {
+                id: record.id.clone(),
+                place: keys.get(&record.host_id).cloned().unwrap_or_default(),
+                state: record.state,
+                busy: record
+                    .operation
+                    .as_ref()
+                    .is_some_and(|op| op.expires_at > now),
+            })
+            .collect();
+        Ok(Picture {
+            records,
+            tracked,
+            sites,
+            listings,
+        })
+    }
+
+    async fn read_table(&self) -> Result<BTreeMap<EnvironmentId, Environment>, StoreError> {
+        let mut records = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = Page { after, limit: PAGE };
+            let filter = EnvironmentFilter::default();
+            let listing = self.inner.store.environment_list(&filter, &page).await?;
+            records.extend(
+                listing
+                    .items
+                    .into_iter()
+                    .map(|record| (record.id.clone(), record)),
+            );
+            match listing.next {
+                Some(next) => after = Some(next),
+                None => return Ok(records),
+            }
+        }
+    }
+
+    /// Adds the place of a host and answers with its key. A host whose provider cannot
+    /// be made is a place that does not answer.
+    async fn add_site(
+        &self,
+        host: Option<&HostId>,
+        sites: &mut Sites,
+        listings: &mut BTreeMap<String, Listing>,
+    ) -> String {
+        match self.inner.providers.of(host).await {
+            Ok((place, provider)) => {
+                let key = match place {
+                    Place::Stub => "stub".to_owned(),
+                    Place::Agent(url) => url,
+                };
+                let site = sites.entry(key.clone()).or_insert_with(|| Site {
+                    provider,
+                    hosts: Vec::new(),
+                });
+                site.hosts.extend(host.cloned());
+                key
+            }
+            Err(e) => {
+                let key = host.map_or_else(|| "default".to_owned(), |id| format!("host:{id}"));
+                if let Some(host) = host {
+                    self.note_contact(host, Some(chain(&e))).await;
+                }
+                listings.insert(key.clone(), Listing::Unknown);
+                key
+            }
+        }
+    }
+
+    /// Asks every place for its VMs, side by side.
+    async fn ask(&self, sites: &Sites) -> BTreeMap<String, Listing> {
+        let questions: Vec<_> = sites
+            .iter()
+            .map(|(key, site)| {
+                let (key, provider) = (key.clone(), site.provider.clone());
+                let prefix = self.inner.settings.vm_prefix.clone();
+                async move { (key, provider.list(&prefix).await) }
+            })
+            .collect();
+        let mut answers = stream::iter(questions).buffer_unordered(ASK_PARALLEL);
+        let mut listings = BTreeMap::new();
+        while let Some((key, answer)) = answers.next().await {
+            let error = answer.as_ref().err().map(ProviderError::chain);
+            for host in sites.get(&key).into_iter().flat_map(|site| &site.hosts) {
+                self.note_contact(host, error.clone()).await;
+            }
+            let listing = match answer {
+                Ok(Some(vms)) => Listing::Vms(
+                    vms.into_iter()
+                        .map(|vm| Listed {
+                            id: vm.id,
+                            owner: vm.owner,
+                        })
+                        .collect(),
+                ),
+                Ok(None) => Listing::NoInventory,
+                Err(_) => Listing::Unknown,
+            };
+            listings.insert(key, listing);
+        }
+        listings
+    }
+
+    /// Notes whether a host's agent answers, and tells when that changed.
+    async fn note_contact(&self, host: &HostId, error: Option<String>) {
+        let known = self.inner.reachability.get(host).is_some();
+        let changed = self.inner.reachability.note(host, error.clone());
+        if !changed {
+            return;
+        }
+        let kind = match &error {
+            Some(error) => {
+                tracing::warn!(host_id = %host, error, "the agent of a host does not answer");
+                AuditKind::HostUnreachable
+            }
+            // The first contact is no news when it works.
+            None if !known => return,
+            None => {
+                tracing::info!(host_id = %host, "the agent of a host answers again");
+                AuditKind::HostReachable
+            }
+        };
+        let mut entry = AuditEntry::new(kind, host.as_str());
+        if let Some(error) = error {
+            entry = entry.with("error", error);
+        }
+        if let Err(e) = self.inner.store.audit_insert(vec![entry]).await {
+            tracing::warn!(host_id = %host, error = %chain(&e), "cannot write an audit entry");
+        }
+    }
+}

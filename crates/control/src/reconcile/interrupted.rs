@@ -1,0 +1,205 @@
+//! Finishes or undoes operations whose process died or stalled (lifecycle 17).
+//!
+//! A create whose guest agent serves had every step but the last, so it is adopted:
+//! fresh credentials, the guest agent started again (which also tells the published
+//! ports once more), then `running`. Anything less is destroyed. A host that does not
+//! answer leaves its environments as they are.
+
+use std::sync::Arc;
+
+use fuse_model::{Environment, OperationKind, State, Trigger};
+use fuse_store::{Change, Guarded, OperationChange, StoreError, TaskChange};
+use futures_util::{StreamExt as _, stream};
+
+use super::PARALLEL;
+use crate::{
+    Control, Error, audit,
+    control::OPERATION_TTL,
+    create::{StoredRequest, start_request},
+    error::chain,
+    exec::Command,
+    guest::{self, Credentials},
+    provider::{FoundVm, Provider, upload_request},
+};
+
+/// Interrupted operations that are looked at in one go.
+const BATCH: u32 = 256;
+/// Bound of the question whether a guest agent serves.
+const SERVES_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Succeeds when something listens on the guest agent's port (9550 = 0x254E), by
+/// means that every guest with a shell has.
+const SERVES: &str = "for f in /proc/net/tcp /proc/net/tcp6; do [ -r $f ] || continue; \
+    while read -r _ local _ state _; do \
+    case \"$local $state\" in *:254E\\ 0A) exit 0;; esac; done < $f; done; exit 1";
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Control {
+    /// Looks at every interrupted operation once.
+    pub(super) async fn pick_up_interrupted(&self) -> Result<(), StoreError> {
+        let interrupted = self.inner.store.environment_list_interrupted(BATCH).await?;
+        stream::iter(interrupted)
+            .for_each_concurrent(PARALLEL, |record| async move {
+                // A create of this very process that could not renew in time goes on.
+                if self.inner.inflight.contains(&record.id) {
+                    return;
+                }
+                tracing::info!(vm_id = %record.id, state = %record.state, "found an interrupted operation");
+                if let Err(e) = self.pick_up(&record).await {
+                    tracing::warn!(
+                        vm_id = %record.id, error = %chain(&*e),
+                        "cannot finish an interrupted operation yet"
+                    );
+                }
+            })
+            .await;
+        Ok(())
+    }
+
+    async fn pick_up(&self, record: &Environment) -> Result<(), Failure> {
+        match record.state {
+            State::Provisioning => self.pick_up_create(record).await,
+            State::Destroying => match self.begin_destroy(record).await? {
+                Some(record) => Ok(self.finish_destroy(record).await?),
+                None => Ok(()),
+            },
+            State::Running | State::Draining => {
+                let change = Change {
+                    operation: OperationChange::End,
+                    ..Change::default()
+                };
+                // Whatever came of it, the next look shows.
+                let _guarded = self.inner.store.environment_update(record, change).await?;
+                Ok(())
+            }
+            // Such records do not exist.
+            State::Destroyed | State::Failed => Ok(()),
+        }
+    }
+
+    async fn pick_up_create(&self, record: &Environment) -> Result<(), Failure> {
+        let (_, provider) = self.inner.providers.of(record.host_id.as_ref()).await?;
+        // An unreachable host ends it here: nothing was written, it is looked at again.
+        let found = provider.find(&record.id).await?;
+        let ours = self.inner.store.fleet_id().as_str();
+        let change = Change {
+            operation: OperationChange::Begin(OperationKind::Recover, OPERATION_TTL),
+            ..Change::default()
+        };
+        let Guarded::Updated(record) = self.inner.store.environment_update(record, change).await?
+        else {
+            return Ok(());
+        };
+        match found {
+            Some(vm) if vm.owner.as_deref().is_some_and(|owner| owner != ours) => {
+                // Another fleet's VM of the same name must not be touched.
+                match self.give_up(&record).await? {
+                    Some(record) => Ok(self.remove_destroyed(&record).await?),
+                    None => Ok(()),
+                }
+            }
+            Some(vm) => {
+                let adopted = self
+                    .holding(&record.id, self.adopt(&record, provider, vm))
+                    .await;
+                match adopted {
+                    Ok(Ok(())) | Err(_) => Ok(()),
+                    Ok(Err(e)) => {
+                        tracing::warn!(
+                            vm_id = %record.id, error = %chain(&*e),
+                            "an interrupted create cannot be adopted, destroying it"
+                        );
+                        self.give_up_and_destroy(&record).await
+                    }
+                }
+            }
+            None => self.give_up_and_destroy(&record).await,
+        }
+    }
+
+    async fn adopt(
+        &self,
+        record: &Environment,
+        provider: Arc<dyn Provider>,
+        vm: FoundVm,
+    ) -> Result<(), Failure> {
+        let mut change = Change {
+            url: Some(vm.url),
+            task: TaskChange::Running,
+            operation: OperationChange::End,
+            audit: audit::recovered(record),
+            ..Change::default()
+        };
+        if provider.has_guest() {
+            self.restart_agent(record, &*provider, &mut change).await?;
+        }
+        let stored = self
+            .inner
+            .store
+            .environment_transition(record, Trigger::Started, change)
+            .await?;
+        if let Guarded::Updated(record) = stored {
+            tracing::info!(vm_id = %record.id, "adopted an interrupted create");
+        }
+        Ok(())
+    }
+
+    /// Checks that the guest agent serves, then gives it credentials that we know.
+    async fn restart_agent(
+        &self,
+        record: &Environment,
+        provider: &dyn Provider,
+        change: &mut Change,
+    ) -> Result<(), Failure> {
+        let argv = ["sh", "-c", SERVES].map(str::to_owned).to_vec();
+        let question = Command {
+            argv,
+            timeout: SERVES_LIMIT,
+        }
+        .request();
+        let answer = provider.exec(&record.id, &question).await?;
+        if answer.exit_code != 0 {
+            return Err("its guest agent does not serve yet".into());
+        }
+        let text = self
+            .inner
+            .store
+            .environment_request(&record.id)
+            .await?
+            .unwrap_or_default();
+        let stored = StoredRequest::from_json(&text);
+        let credentials = match self.inner.store.vault().has_key() {
+            true => Some(Credentials::mint(record.id.as_str())?),
+            false => None,
+        };
+        if let Some(credentials) = &credentials {
+            let files = guest::credential_files(credentials).to_vec();
+            provider.upload(&record.id, &upload_request(files)).await?;
+        }
+        let start = start_request(&self.inner.settings, &stored, credentials.as_ref());
+        change.endpoints = Some(provider.start_agent(&record.id, &start).await?);
+        change.guest_token = credentials.map(|made| made.token);
+        Ok(())
+    }
+
+    async fn give_up_and_destroy(&self, record: &Environment) -> Result<(), Failure> {
+        match self.give_up(record).await? {
+            Some(record) => Ok(self.finish_destroy(record).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// `destroying`, with its task failed; `None` when somebody else was faster.
+    async fn give_up(&self, record: &Environment) -> Result<Option<Environment>, Error> {
+        let change = Self::interrupted(record);
+        let stored = self
+            .inner
+            .store
+            .environment_transition(record, Trigger::NotRecovered, change)
+            .await?;
+        match stored {
+            Guarded::Updated(record) => Ok(Some(record)),
+            Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(None),
+        }
+    }
+}

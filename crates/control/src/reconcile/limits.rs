@@ -1,0 +1,84 @@
+//! Ends environments that are over a limit, at the second strike.
+
+use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, OperationKind, Trigger};
+use fuse_planner::{Limits, Overrun, Strike, Strikes};
+use fuse_store::{Change, Guarded, OperationChange, TaskChange};
+
+use crate::{
+    Control, Error,
+    audit::{self, Reason},
+    control::OPERATION_TTL,
+    error::chain,
+};
+
+impl Control {
+    pub(super) async fn enforce_limits(
+        &self,
+        stuck: &mut Strikes,
+        idle: &mut Strikes,
+        records: impl Iterator<Item = &Environment>,
+    ) {
+        let settings = &self.inner.settings;
+        let limits = Limits {
+            runtime: settings.task_stuck_timeout,
+            idle: settings.default_idle_timeout,
+        };
+        let now = self.inner.store.now();
+        let (runtime, idleness): (Vec<_>, Vec<_>) = records
+            .filter_map(|record| Some((record, limits.overrun(record, now)?)))
+            .partition(|(_, overrun)| matches!(overrun, Overrun::Runtime { .. }));
+        self.strike(stuck, runtime).await;
+        self.strike(idle, idleness).await;
+    }
+
+    async fn strike(&self, strikes: &mut Strikes, over: Vec<(&Environment, Overrun)>) {
+        let ids: Vec<EnvironmentId> = over.iter().map(|(record, _)| record.id.clone()).collect();
+        for ((record, overrun), strike) in over.into_iter().zip(strikes.count(&ids)) {
+            let outcome = match strike {
+                Strike::Suspect => self.suspect(record, &overrun).await,
+                Strike::Out => self.end_overrun(record, &overrun).await,
+            };
+            if let Err(e) = outcome {
+                tracing::warn!(vm_id = %record.id, error = %chain(&e), "cannot enforce a limit");
+            }
+        }
+    }
+
+    async fn suspect(&self, record: &Environment, overrun: &Overrun) -> Result<(), Error> {
+        let entry = match (overrun, &record.task_id) {
+            (Overrun::Runtime { .. }, Some(task)) => {
+                AuditEntry::new(AuditKind::TaskStuckSuspected, task.as_str())
+                    .with("vm_id", record.id.as_str())
+            }
+            _ => AuditEntry::new(AuditKind::VmIdleSuspected, record.id.as_str()),
+        };
+        Ok(self.inner.store.audit_insert(vec![entry]).await?)
+    }
+
+    async fn end_overrun(&self, record: &Environment, overrun: &Overrun) -> Result<(), Error> {
+        let (trigger, reason) = match overrun {
+            Overrun::Runtime { .. } => (Trigger::RuntimeExceeded, Reason::StuckTask),
+            Overrun::Idle { .. } => (Trigger::IdleExceeded, Reason::IdleTimeout),
+        };
+        let text = overrun.text();
+        tracing::warn!(vm_id = %record.id, "{text}");
+        let change = Change {
+            error: Some(text.clone()),
+            task: TaskChange::Failed(text.clone()),
+            operation: OperationChange::Begin(OperationKind::Destroy, OPERATION_TTL),
+            audit: audit::destroying(record, reason, &text),
+            ..Change::default()
+        };
+        // Guarded by the version: if somebody used it since the table was read, or
+        // works on it now, it stays.
+        match self
+            .inner
+            .store
+            .environment_transition(record, trigger, change)
+            .await?
+        {
+            Guarded::Updated(record) => self.finish_destroy(record).await,
+            Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(()),
+        }
+    }
+}

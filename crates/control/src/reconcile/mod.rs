@@ -1,0 +1,176 @@
+//! The reconcile driver: makes the table and the hosts agree, and picks up operations
+//! that were interrupted.
+//!
+//! One replica does it at a time, whoever holds the `reconcile` lease. Its first cycle
+//! with the lease is the recovery. Every decision is the planner's; here they are
+//! carried out, each guarded by the version of its record, so that a holder who has
+//! lost the lease without noticing cannot overwrite anything.
+
+mod carry_out;
+mod cycle;
+mod interrupted;
+mod limits;
+mod progress;
+
+use std::time::Duration;
+
+use fuse_planner::{Memory, Strikes};
+use fuse_store::{Lease, StoreError};
+
+use crate::{Control, error::chain, events};
+
+pub use progress::Health;
+
+pub(crate) use progress::Progress;
+
+/// Name of the lease.
+const LEASE: &str = "reconcile";
+/// Shortest life of the lease; it is renewed three times in that.
+const MIN_LEASE_TTL: Duration = Duration::from_secs(60);
+/// How often the holder looks for interrupted operations between two cycles.
+const LOOK_FOR_INTERRUPTED: Duration = Duration::from_secs(5);
+/// Events of a gone environment stay readable for this long.
+const KEEP_EVENTS: Duration = Duration::from_secs(60);
+/// Work on different environments that a cycle does side by side.
+const PARALLEL: usize = 16;
+
+/// What the holder of the lease remembers between cycles.
+#[derive(Debug, Default)]
+struct State {
+    /// The tenure that the memory belongs to.
+    epoch: Option<i64>,
+    memory: Memory,
+    stuck: Strikes,
+    idle: Strikes,
+}
+
+impl Control {
+    /// Runs until shutdown.
+    pub(crate) async fn reconcile_loop(&self) {
+        let mut state = State::default();
+        let stop = self.stop_token().clone();
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = self.turn(&mut state) => {}
+                () = stop.cancelled() => return,
+            }
+            tokio::select! {
+                () = self.until_next_turn(&state) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// One cycle, if the lease can be had.
+    async fn turn(&self, state: &mut State) {
+        match self
+            .inner
+            .store
+            .lease_acquire(LEASE, self.lease_ttl())
+            .await
+        {
+            Ok(Some(lease)) => self.cycle_with(state, &lease).await,
+            Ok(None) => {
+                // Another replica looks after the fleet.
+                state.epoch = None;
+                self.inner.progress.completed(true);
+            }
+            Err(e) => log(&e, "cannot take the reconcile lease"),
+        }
+    }
+
+    async fn cycle_with(&self, state: &mut State, lease: &Lease) {
+        let recovery = state.epoch != Some(lease.epoch);
+        if recovery {
+            *state = State {
+                epoch: Some(lease.epoch),
+                ..State::default()
+            };
+        }
+        let outcome = tokio::select! {
+            outcome = self.cycle(state, recovery) => outcome,
+            () = self.keep_lease(lease) => {
+                tracing::warn!("lost the reconcile lease in the middle of a cycle");
+                state.epoch = None;
+                return;
+            }
+        };
+        match outcome {
+            Ok(complete) => self.inner.progress.completed(complete),
+            Err(e) => {
+                log(&e, "a reconcile cycle failed");
+                if recovery {
+                    // The next cycle has to be a recovery too.
+                    state.epoch = None;
+                }
+            }
+        }
+        self.prune_events().await;
+    }
+
+    /// Completes when the lease is lost.
+    async fn keep_lease(&self, lease: &Lease) {
+        loop {
+            tokio::time::sleep(self.lease_ttl() / 3).await;
+            match self
+                .inner
+                .store
+                .lease_acquire(LEASE, self.lease_ttl())
+                .await
+            {
+                Ok(Some(renewed)) if renewed.epoch == lease.epoch => {}
+                Ok(_) => return,
+                Err(e) => log(&e, "cannot renew the reconcile lease"),
+            }
+        }
+    }
+
+    /// Waits for the next cycle and picks up interrupted operations meanwhile.
+    async fn until_next_turn(&self, state: &State) {
+        let next = tokio::time::sleep(self.inner.settings.reconcile_interval);
+        tokio::pin!(next);
+        loop {
+            tokio::select! {
+                () = &mut next => return,
+                () = self.inner.wake.notified() => return,
+                () = tokio::time::sleep(LOOK_FOR_INTERRUPTED) => {}
+            }
+            if state.epoch.is_some()
+                && let Err(e) = self.pick_up_interrupted().await
+            {
+                log(&e, "cannot look for interrupted operations");
+            }
+        }
+    }
+
+    async fn prune_events(&self) {
+        let now = self.inner.store.now();
+        let Ok(before) = now.checked_sub(KEEP_EVENTS) else {
+            return;
+        };
+        if let Err(e) = self.inner.store.event_prune(before, events::REPLAY).await {
+            log(&e, "cannot prune events");
+        }
+    }
+
+    fn lease_ttl(&self) -> Duration {
+        (self.inner.settings.reconcile_interval * 2).max(MIN_LEASE_TTL)
+    }
+
+    /// How the loop is doing, for the readiness probe.
+    #[must_use]
+    pub fn reconcile_health(&self) -> Health {
+        self.inner
+            .progress
+            .health(self.inner.settings.reconcile_interval)
+    }
+
+    /// Starts a reconcile cycle now.
+    pub fn reconcile_now(&self) {
+        self.inner.wake.notify_one();
+    }
+}
+
+fn log(error: &StoreError, what: &'static str) {
+    tracing::warn!(error = %chain(error), "{what}");
+}

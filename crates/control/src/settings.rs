@@ -1,0 +1,50 @@
+//! Settings of the control plane, as resolved by the orchestrator's configuration.
+
+use std::time::Duration;
+
+use fuse_model::Redacted;
+use fuse_planner::Policy;
+use fuse_wire_host::AgentUrl;
+
+/// Everything that the use cases may be told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Prefix of VM ids.
+    pub vm_prefix: String,
+    /// The default backend: an agent and its token; `None` = the stub.
+    pub default_backend: Option<(AgentUrl, Redacted<String>)>,
+    /// Bound of a startup script that names none.
+    pub script_timeout: Duration,
+    /// Longest bound that a request may ask for.
+    pub max_script_timeout: Duration,
+    /// Where guests fetch a guest agent that is not in their image.
+    pub agent_download_url: Option<String>,
+    /// Which of the eligible hosts is preferred.
+    pub placement_policy: Policy,
+    /// Time between two reconcile cycles.
+    pub reconcile_interval: Duration,
+    /// Age at which a task counts as stuck, unless its environment says otherwise.
+    pub task_stuck_timeout: Duration,
+    /// Idle time after which an environment is destroyed, unless it says otherwise;
+    /// zero = never.
+    pub default_idle_timeout: Duration,
+    /// Failed attempts on one orphan after which it is left alone.
+    pub orphan_max_retries: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            vm_prefix: "fuse-".to_owned(),
+            default_backend: None,
+            script_timeout: Duration::from_secs(30),
+            max_script_timeout: Duration::from_secs(55),
+            agent_download_url: None,
+            placement_policy: Policy::default(),
+            reconcile_interval: Duration::from_secs(30),
+            task_stuck_timeout: Duration::from_secs(2 * 3600),
+            default_idle_timeout: Duration::ZERO,
+            orphan_max_retries: 5,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Command line flags. Values are texts here; `parse` gives them meaning, so that a
+//! flag and its environment variable are read by the same rules.
+
+use clap::Parser;
+
+/// The control plane of a Fuse fleet.
+#[derive(Debug, Clone, Default, Parser)]
+#[command(name = "orchestrator", version = crate::VERSION, after_help = ENVIRONMENT)]
+pub struct Args {
+    /// Address to bind [env: ORCH_LISTEN] [default: :8080]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Prefix of VM ids [env: ORCH_VM_PREFIX] [default: fuse-]
+    #[arg(long, value_name = "PREFIX")]
+    pub vm_prefix: Option<String>,
+    /// Bound of receiving a request's headers [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub read_header_timeout: Option<String>,
+    /// Bound of sending a response, event streams and exec excepted [default: 60s]
+    #[arg(long, value_name = "DURATION")]
+    pub write_timeout: Option<String>,
+    /// How long an idle connection is kept [default: 120s]
+    #[arg(long, value_name = "DURATION")]
+    pub idle_timeout: Option<String>,
+    /// Largest header block [default: 65536]
+    #[arg(long, value_name = "BYTES")]
+    pub max_header_bytes: Option<String>,
+    /// Bound of a startup script that names none [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub startup_script_timeout: Option<String>,
+    /// Longest bound that a request may ask for [default: 55s]
+    #[arg(long, value_name = "DURATION")]
+    pub max_startup_script_timeout: Option<String>,
+    /// How long a shutdown waits [env: ORCH_SHUTDOWN_TIMEOUT_SECONDS] [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub shutdown_timeout: Option<String>,
+    /// Agent of the default backend; unset = stub [env: FIRECRACKER_BASE_URL]
+    #[arg(long, value_name = "URL")]
+    pub firecracker_url: Option<String>,
+    /// Token of that agent; prefer the variable, flags are visible to others [env: FIRECRACKER_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub firecracker_token: Option<String>,
+    /// postgres://… or sqlite://path; unset = memory [env: DATABASE_URL]
+    #[arg(long, value_name = "URL")]
+    pub database_url: Option<String>,
+    /// Certificate chain, PEM [env: ORCH_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<String>,
+    /// Private key, PEM [env: ORCH_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<String>,
+    /// Master token; prefer the variable, flags are visible to others [env: ORCH_AUTH_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub auth_token: Option<String>,
+    /// Time between two reconcile cycles [env: ORCH_RECONCILE_INTERVAL_SECONDS] [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub reconcile_interval: Option<String>,
+    /// Age at which a task is stuck [env: ORCH_TASK_STUCK_TIMEOUT_SECONDS] [default: 2h]
+    #[arg(long, value_name = "DURATION")]
+    pub task_stuck_timeout: Option<String>,
+    /// Idle limit of environments that name none; 0 = off [env: ORCH_DEFAULT_IDLE_TIMEOUT_SECONDS]
+    #[arg(long, value_name = "DURATION")]
+    pub default_idle_timeout: Option<String>,
+    /// Attempts on an orphaned VM [env: ORCH_ORPHAN_MAX_RETRIES] [default: 5]
+    #[arg(long, value_name = "N")]
+    pub orphan_max_retries: Option<String>,
+    /// spread or binpack [env: ORCH_PLACEMENT_POLICY] [default: spread]
+    #[arg(long, value_name = "POLICY")]
+    pub placement_policy: Option<String>,
+}
+
+const ENVIRONMENT: &str = "\
+Environment only:
+  TOKEN_ENCRYPTION_KEY  key of secrets at rest, 64 hex digits; without it guests get no credentials
+  ORCH_REQUIRE_AUTH     exactly `true`: refuse to start without ORCH_AUTH_TOKEN,
+                        TOKEN_ENCRYPTION_KEY and DATABASE_URL
+  AGENT_DOWNLOAD_URL    where guests fetch a guest agent that their image lacks
+  RUST_LOG              log filter, default info
+
+A flag wins over its variable; an empty variable counts as unset. Durations: 30s, 5m, 2h.";

@@ -1,0 +1,87 @@
+//! Configuration: flags over environment over defaults, checked before anything starts.
+//!
+//! An empty environment value counts as unset. Every refusal names the flag or variable
+//! it is about and never repeats a secret.
+
+mod args;
+mod parse;
+
+use std::time::Duration;
+
+use fuse_control::Settings;
+use fuse_model::Redacted;
+use fuse_store::Store;
+
+use crate::{http::Auth, server::Timeouts};
+
+pub use args::Args;
+pub use parse::ConfigError;
+
+/// Everything that the process may be told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Address to bind, `host:port` or `:port`.
+    pub listen: String,
+    /// What the control plane is told.
+    pub settings: Settings,
+    /// Limits of connections.
+    pub timeouts: Timeouts,
+    /// How long a shutdown waits for requests and operations.
+    pub shutdown_timeout: Duration,
+    /// `None` = a store in memory.
+    pub database_url: Option<Redacted<String>>,
+    /// The master token.
+    pub auth_token: Option<Redacted<String>>,
+    /// Key of secrets at rest.
+    pub encryption_key: Option<Redacted<[u8; 32]>>,
+    /// Certificate and key files; `None` = plaintext.
+    pub tls: Option<TlsFiles>,
+}
+
+/// The two PEM files of a TLS listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificate chain.
+    pub certificate: String,
+    /// Private key.
+    pub key: String,
+}
+
+impl Config {
+    /// Who is let in, given the store that was opened.
+    #[must_use]
+    pub fn auth(&self, store: &Store) -> Auth {
+        match &self.auth_token {
+            Some(token) => Auth::master(token.expose()),
+            None if store.engine().is_durable() => Auth::Closed,
+            None => Auth::Insecure,
+        }
+    }
+
+    /// The database URL without its password, for logs.
+    #[must_use]
+    pub fn masked_database_url(&self) -> String {
+        let Some(url) = &self.database_url else {
+            return "memory".to_owned();
+        };
+        let text = url.expose();
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return "?".to_owned();
+        };
+        // The last @ before the path ends the credentials; passwords may contain others.
+        let authority = rest.split(['/', '?']).next().unwrap_or_default();
+        let plain = match rest.rfind('@') {
+            Some(at) if scheme.starts_with("postgres") => {
+                let user = authority.split([':', '@']).next().unwrap_or_default();
+                format!("{user}:***{}", &rest[at..])
+            }
+            _ => rest.to_owned(),
+        };
+        // Parameters may carry a password too.
+        let plain = plain.split('?').next().unwrap_or_default();
+        format!("{scheme}://{plain}")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Precedence, defaults, and every refusal with the variable it names.
+
+use std::time::Duration;
+
+use super::*;
+
+const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+fn resolve(args: Args, env: &[(&str, &str)]) -> Result<Config, String> {
+    let lookup = |name: &str| {
+        env.iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| (*value).to_owned())
+    };
+    Config::resolve(args, lookup).map_err(|e| e.to_string())
+}
+
+fn refusal(env: &[(&str, &str)]) -> String {
+    resolve(Args::default(), env).unwrap_err()
+}
+
+#[test]
+fn defaults() {
+    let config = resolve(Args::default(), &[("ORCH_LISTEN", "")]).unwrap();
+    assert_eq!(config.listen, ":8080");
+    assert_eq!(config.settings.vm_prefix, "fuse-");
+    assert_eq!(config.settings.script_timeout, Duration::from_secs(30));
+    assert_eq!(config.settings.max_script_timeout, Duration::from_secs(55));
+    assert_eq!(config.settings.reconcile_interval, Duration::from_secs(30));
+    assert_eq!(config.timeouts, Timeouts::default());
+    assert_eq!(config.shutdown_timeout, Duration::from_secs(30));
+    assert!(config.database_url.is_none() && config.auth_token.is_none() && config.tls.is_none());
+    assert!(config.settings.default_backend.is_none());
+}
+
+#[test]
+fn a_flag_wins_over_its_variable() {
+    let args = Args {
+        listen: Some("127.0.0.1:1".into()),
+        reconcile_interval: Some("5s".into()),
+        ..Args::default()
+    };
+    let env = [
+        ("ORCH_LISTEN", "x:2"),
+        ("ORCH_RECONCILE_INTERVAL_SECONDS", "7"),
+    ];
+    let config = resolve(args, &env).unwrap();
+    assert_eq!(config.listen, "127.0.0.1:1");
+    assert_eq!(config.settings.reconcile_interval, Duration::from_secs(5));
+    let config = resolve(Args::default(), &env).unwrap();
+    assert_eq!(config.settings.reconcile_interval, Duration::from_secs(7));
+}
+
+#[test]
+fn refusals_name_the_variable() {
+    for (env, start) in [
+        ([("TOKEN_ENCRYPTION_KEY", "zz")], "TOKEN_ENCRYPTION_KEY: "),
+        (
+            [("TOKEN_ENCRYPTION_KEY", "aabb")],
+            "TOKEN_ENCRYPTION_KEY: must be 32 bytes",
+        ),
+        ([("ORCH_TLS_CERT", "a.pem")], "ORCH_TLS_KEY: "),
+        ([("ORCH_TLS_KEY", "a.pem")], "ORCH_TLS_CERT: "),
+        ([("ORCH_VM_PREFIX", "-x")], "ORCH_VM_PREFIX: "),
+        ([("ORCH_VM_PREFIX", "Fuse-")], "ORCH_VM_PREFIX: "),
+        (
+            [("ORCH_SHUTDOWN_TIMEOUT_SECONDS", "30s")],
+            "ORCH_SHUTDOWN_TIMEOUT_SECONDS: ",
+        ),
+        (
+            [("ORCH_RECONCILE_INTERVAL_SECONDS", "0")],
+            "ORCH_RECONCILE_INTERVAL_SECONDS: ",
+        ),
+        (
+            [("ORCH_TASK_STUCK_TIMEOUT_SECONDS", "-1")],
+            "ORCH_TASK_STUCK_TIMEOUT_SECONDS: ",
+        ),
+        (
+            [("ORCH_DEFAULT_IDLE_TIMEOUT_SECONDS", "x")],
+            "ORCH_DEFAULT_IDLE_TIMEOUT_SECONDS: ",
+        ),
+        (
+            [("ORCH_ORPHAN_MAX_RETRIES", "many")],
+            "ORCH_ORPHAN_MAX_RETRIES: ",
+        ),
+        (
+            [("ORCH_PLACEMENT_POLICY", "random")],
+            "ORCH_PLACEMENT_POLICY: ",
+        ),
+        (
+            [("FIRECRACKER_BASE_URL", "ftp://x")],
+            "FIRECRACKER_BASE_URL: ",
+        ),
+    ] {
+        let text = refusal(&env);
+        assert!(text.starts_with(start), "{text}");
+    }
+}
+
+#[test]
+fn a_refused_key_is_not_repeated() {
+    let secret = "hunter2hunter2";
+    assert!(!refusal(&[("TOKEN_ENCRYPTION_KEY", secret)]).contains(secret));
+}
+
+#[test]
+fn strict_authentication_names_all_that_is_missing_in_order() {
+    assert_eq!(
+        refusal(&[("ORCH_REQUIRE_AUTH", "true"), ("TOKEN_ENCRYPTION_KEY", KEY)]),
+        "ORCH_REQUIRE_AUTH=true but required vars unset: ORCH_AUTH_TOKEN, DATABASE_URL"
+    );
+    let full = [
+        ("ORCH_REQUIRE_AUTH", "true"),
+        ("TOKEN_ENCRYPTION_KEY", KEY),
+        ("ORCH_AUTH_TOKEN", "t"),
+        ("DATABASE_URL", "sqlite://x"),
+    ];
+    assert!(resolve(Args::default(), &full).is_ok());
+    assert!(resolve(Args::default(), &[("ORCH_REQUIRE_AUTH", "TRUE")]).is_ok());
+}
+
+#[test]
+fn the_script_ceiling_stays_below_the_write_timeout() {
+    let args = |max: &str, write: &str| Args {
+        max_startup_script_timeout: Some(max.into()),
+        write_timeout: Some(write.into()),
+        ..Args::default()
+    };
+    assert!(resolve(args("59s", "60s"), &[]).is_ok());
+    let text = resolve(args("60s", "60s"), &[]).unwrap_err();
+    assert!(text.starts_with("--max-startup-script-timeout: "), "{text}");
+    let low = resolve(args("10s", "60s"), &[]).unwrap();
+    assert_eq!(low.settings.max_script_timeout, Duration::from_secs(30));
+}
+
+#[test]
+fn passwords_are_masked() {
+    let masked = |url: &str| {
+        resolve(Args::default(), &[("DATABASE_URL", url)])
+            .unwrap()
+            .masked_database_url()
+    };
+    assert_eq!(masked("postgres://u:p@h:1/db"), "postgres://u:***@h:1/db");
+    assert_eq!(
+        masked("postgres://u:p@w/x@h/db?password=z"),
+        "postgres://u:***@h/db"
+    );
+    assert_eq!(masked("postgres://h/db"), "postgres://h/db");
+    assert_eq!(
+        masked("sqlite:///var/lib/a@b.db"),
+        "sqlite:///var/lib/a@b.db"
+    );
+    assert_eq!(
+        resolve(Args::default(), &[]).unwrap().masked_database_url(),
+        "memory"
+    );
+}
+
+#[test]
+fn secrets_are_not_in_debug_output() {
+    let env = [
+        ("ORCH_AUTH_TOKEN", "hunter2"),
+        ("TOKEN_ENCRYPTION_KEY", KEY),
+        ("FIRECRACKER_BASE_URL", "http://h:1"),
+        ("FIRECRACKER_TOKEN", "hunter2"),
+        ("DATABASE_URL", "postgres://u:hunter2@h/db"),
+    ];
+    let text = format!("{:?}", resolve(Args::default(), &env).unwrap());
+    assert!(
+        !text.contains("hunter2") && !text.contains("17, 34"),
+        "{text}"
+    );
+}

@@ -1,0 +1,186 @@
+//! The one place where failures become a status and a stable code.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Json,
+    http::{Method, StatusCode},
+    response::{IntoResponse, Response},
+};
+use fuse_control::{Error, RegisterError, chain};
+use fuse_model::ErrorKind;
+use fuse_wire_api::{DecodeError, ErrorBody, ErrorCode, ErrorEnvelope, Violation};
+
+/// A failed request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    body: ErrorBody,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+        let body = ErrorBody {
+            code,
+            message: message.into(),
+            details: BTreeMap::new(),
+        };
+        Self { status, body }
+    }
+
+    /// 400 `invalid_argument`.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidArgument, message)
+    }
+
+    /// 401.
+    pub(crate) fn unauthorized(message: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, message)
+    }
+
+    /// 404 `not_found`, for ids that cannot exist.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, message)
+    }
+
+    /// 413 for a body.
+    pub(crate) fn body_too_large(limit: usize) -> Self {
+        let message = format!("request body exceeds the {limit} byte limit for this endpoint");
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::PayloadTooLarge,
+            message,
+        )
+    }
+
+    /// 404 for a path.
+    pub(crate) fn route_not_found(method: &Method, path: &str) -> Self {
+        let message = format!("no such route: {method} {path}");
+        Self::new(StatusCode::NOT_FOUND, ErrorCode::RouteNotFound, message)
+    }
+
+    /// 405 for a path that exists.
+    pub(crate) fn method_not_allowed(method: &Method, path: &str) -> Self {
+        let message = format!("no such route: {method} {path}");
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            ErrorCode::RouteNotFound,
+            message,
+        )
+    }
+
+    /// 400 for `?action=`.
+    pub(crate) fn unknown_action() -> Self {
+        Self::invalid("missing or unknown action query parameter")
+    }
+
+    /// 500 without anything of the inside.
+    pub(crate) fn internal() -> Self {
+        let message =
+            "internal error; the reason is in the orchestrator's log, under this X-Request-ID";
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorCode::Internal,
+            message,
+        )
+    }
+
+    #[cfg(test)]
+    pub(crate) fn message(&self) -> &str {
+        &self.body.message
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(ErrorEnvelope { error: self.body })).into_response()
+    }
+}
+
+impl From<Violation> for ApiError {
+    fn from(violation: Violation) -> Self {
+        match violation {
+            Violation::Invalid(message) => Self::invalid(message),
+            Violation::TooLarge(message) => Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                ErrorCode::PayloadTooLarge,
+                message,
+            ),
+        }
+    }
+}
+
+impl From<DecodeError> for ApiError {
+    fn from(e: DecodeError) -> Self {
+        Self::invalid(format!("invalid JSON body: {e}"))
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let (status, code) = status_and_code(&error);
+        if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Unavailable) {
+            tracing::error!(error = %chain(&error), "request failed");
+        }
+        // What the store says is for the log: it may name tables and files.
+        if let Error::Store(e) = &error {
+            return match e.kind() {
+                ErrorKind::Unavailable => Self::new(
+                    status,
+                    code,
+                    "the state store does not answer, try again in a moment",
+                ),
+                ErrorKind::Conflict => Self::new(status, code, e.to_string()),
+                ErrorKind::NotFound
+                | ErrorKind::Invalid
+                | ErrorKind::TooLarge
+                | ErrorKind::Unauthenticated
+                | ErrorKind::Forbidden
+                | ErrorKind::NoCapacity
+                | ErrorKind::Unsupported
+                | ErrorKind::Internal => Self::internal(),
+            };
+        }
+        let details = error.details();
+        Self {
+            status,
+            body: ErrorBody {
+                code,
+                message: error.to_string(),
+                details,
+            },
+        }
+    }
+}
+
+fn status_and_code(error: &Error) -> (StatusCode, ErrorCode) {
+    // An agent is another server: its refusals are bad gateways.
+    if let Error::Register(refused) = error {
+        match refused {
+            RegisterError::TokenRejected { .. } => {
+                return (StatusCode::BAD_GATEWAY, ErrorCode::Unauthorized);
+            }
+            RegisterError::ProbeFailed(_) => {
+                return (StatusCode::BAD_GATEWAY, ErrorCode::Internal);
+            }
+            RegisterError::Url(_)
+            | RegisterError::Arch(_)
+            | RegisterError::NotPositive { .. }
+            | RegisterError::BackendInUse { .. } => {}
+        }
+    }
+    match error.kind() {
+        ErrorKind::NotFound => (StatusCode::NOT_FOUND, ErrorCode::NotFound),
+        ErrorKind::Conflict => (StatusCode::CONFLICT, ErrorCode::Conflict),
+        ErrorKind::Invalid => (StatusCode::BAD_REQUEST, ErrorCode::InvalidArgument),
+        ErrorKind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::PayloadTooLarge),
+        ErrorKind::Unauthenticated => (StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized),
+        ErrorKind::Forbidden => (StatusCode::FORBIDDEN, ErrorCode::Unauthorized),
+        ErrorKind::NoCapacity | ErrorKind::Unavailable => {
+            (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable)
+        }
+        ErrorKind::Unsupported => (StatusCode::NOT_IMPLEMENTED, ErrorCode::Unimplemented),
+        ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal),
+    }
+}

@@ -1,0 +1,176 @@
+//! `/v1/environments`.
+
+use std::time::Duration;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State, rejection::PathRejection},
+    http::{HeaderMap, HeaderName, StatusCode},
+    response::{IntoResponse as _, Response},
+};
+use fuse_control::Command;
+use fuse_model::{EnvironmentId, HostId, State as LifeState, TaskId};
+use fuse_store::{EnvironmentFilter, Page};
+use fuse_wire_api::{
+    CreateEnvironment, Environment, EnvironmentList, ExecRequest, ExecResponse, IdCursor,
+    page_limit,
+};
+
+use crate::{
+    http::{ApiError, App, Limit, Query, read_required},
+    server::Unhurried,
+    views,
+};
+
+type Id = Result<Path<String>, PathRejection>;
+
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const RESPOND_ASYNC: &str = "respond-async";
+
+pub(super) async fn create(
+    State(app): State<App>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let mut request: CreateEnvironment = read_required(body, Limit::Large).await?;
+    request.check_head()?;
+    if !request.spec.host_id.is_empty() {
+        app.control
+            .check_pin(&HostId::new(request.spec.host_id.clone()))
+            .await?;
+    }
+    let creation = app
+        .control
+        .environment_create(request.check_tail()?, String::new())
+        .await?;
+    if prefers_async(&headers) {
+        let view = views::environment(creation.accepted().clone());
+        let applied = [(PREFERENCE_APPLIED, RESPOND_ASYNC)];
+        return Ok((StatusCode::ACCEPTED, applied, Json(view)).into_response());
+    }
+    let environment = creation.finished().await?;
+    Ok((StatusCode::CREATED, Json(views::environment(environment))).into_response())
+}
+
+/// `Prefer: respond-async`, alone or among other preferences (RFC 7240).
+fn prefers_async(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(PREFER)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|preference| preference.split(';').next())
+        .any(|token| token.trim().eq_ignore_ascii_case(RESPOND_ASYNC))
+}
+
+pub(super) async fn get(State(app): State<App>, id: Id) -> Result<Json<Environment>, ApiError> {
+    let id = EnvironmentId::new(super::path_id(id, "vm")?);
+    Ok(Json(views::environment(
+        app.control.environment_get(&id).await?,
+    )))
+}
+
+pub(super) async fn list(
+    State(app): State<App>,
+    query: Query,
+) -> Result<Json<EnvironmentList>, ApiError> {
+    let after = IdCursor::decode(query.get("cursor"))?;
+    let page = Page {
+        after: after.map(|cursor| EnvironmentId::new(cursor.id)),
+        limit: page_limit(query.get("limit")),
+    };
+    // A value that nothing can have matches nothing.
+    let Some(filter) = filter(&query) else {
+        return Ok(Json(EnvironmentList::default()));
+    };
+    let listing = app.control.environment_list(&filter, &page).await?;
+    Ok(Json(EnvironmentList {
+        environments: listing.items.into_iter().map(views::environment).collect(),
+        next_cursor: listing.next.map(|id| {
+            IdCursor {
+                id: id.into_string(),
+            }
+            .encode()
+        }),
+    }))
+}
+
+fn filter(query: &Query) -> Option<EnvironmentFilter> {
+    let text = |key| match query.get(key) {
+        Some(value) if value.contains('\0') => None,
+        value => Some(value),
+    };
+    let state = match query.get("state") {
+        None => None,
+        Some(name) => Some(
+            name.parse::<LifeState>()
+                .ok()
+                .filter(|state| !state.is_terminal())?,
+        ),
+    };
+    Some(EnvironmentFilter {
+        task_id: text("task_id")?.map(TaskId::new),
+        state,
+        host_id: text("host_id")?.map(HostId::new),
+    })
+}
+
+pub(super) async fn destroy(State(app): State<App>, id: Id) -> Result<StatusCode, ApiError> {
+    let id = EnvironmentId::new(super::path_id(id, "vm")?);
+    app.control.environment_destroy(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn act(
+    State(app): State<App>,
+    id: Id,
+    query: Query,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let id = EnvironmentId::new(super::path_id(id, "vm")?);
+    match query.get("action") {
+        Some("exec") => exec(&app, &id, body).await,
+        _ => Err(ApiError::unknown_action()),
+    }
+}
+
+async fn exec(app: &App, id: &EnvironmentId, body: Body) -> Result<Response, ApiError> {
+    let request: ExecRequest = read_required(body, Limit::Large).await?;
+    let command = request.check()?;
+    let command = Command {
+        argv: command.argv,
+        timeout: Duration::from_millis(command.timeout_ms),
+    };
+    let answer = app.control.exec(id, command).await?;
+    let view = ExecResponse {
+        exit_code: answer.exit_code,
+        stdout: views::lossy(answer.stdout),
+        stderr: views::lossy(answer.stderr),
+    };
+    let mut response = Json(view).into_response();
+    response.extensions_mut().insert(Unhurried);
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferences() {
+        let prefers = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(PREFER, value.parse().unwrap());
+            }
+            prefers_async(&headers)
+        };
+        assert!(prefers(&["respond-async"]));
+        assert!(prefers(&["return=minimal, Respond-Async; wait=5"]));
+        assert!(prefers(&["wait=5", "respond-async"]));
+        assert!(!prefers(&[]));
+        assert!(!prefers(&["respond-async-later"]));
+    }
+}

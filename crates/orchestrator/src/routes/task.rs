@@ -1,0 +1,23 @@
+//! `/v1/tasks`.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use fuse_model::TaskId;
+use fuse_wire_api::Task;
+
+use crate::{
+    http::{ApiError, App},
+    views,
+};
+
+pub(super) async fn get(
+    State(app): State<App>,
+    id: Result<Path<String>, axum::extract::rejection::PathRejection>,
+) -> Result<Json<Task>, ApiError> {
+    let id = super::path_id(id, "task")?;
+    let id = TaskId::new(id);
+    let task = app.control.task_get(&id).await?;
+    Ok(Json(views::task(task, None)))
+}

@@ -1,0 +1,121 @@
+//! The life of the process: open the store, serve, drain, close.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fuse_control::Control;
+use fuse_store::{Store, Vault};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    VERSION,
+    config::Config,
+    http::{App, router},
+    logging,
+    server::{self, Listening},
+};
+
+/// Serves until SIGINT or SIGTERM, then drains.
+///
+/// # Errors
+/// The database, the listener or the TLS files are not usable; the text says why.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    logging::init();
+    // An error means that a provider is installed already.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let vault = match &config.encryption_key {
+        Some(key) => Vault::new(key, None),
+        None => Vault::none(),
+    };
+    let tls = config.tls.as_ref().map(server::load_tls).transpose()?;
+    let store = Store::open(
+        config
+            .database_url
+            .as_ref()
+            .map(|url| url.expose().as_str()),
+        vault,
+    )
+    .await
+    .context("cannot open the store (DATABASE_URL)")?;
+    let control = Control::new(store.clone(), config.settings.clone())?;
+    let listening = Listening::bind(&config.listen, tls, config.timeouts).await?;
+    announce(&config, &store, &listening);
+
+    control.run();
+    let app = App::new(control.clone(), config.auth(&store));
+    let stop = CancellationToken::new();
+    let signals = stop.clone();
+    let draining = control.clone();
+    let served = listening.serve(router(app), stop.clone());
+    let until_signal = async move {
+        wait_for_signal().await;
+        tracing::info!("shutting down");
+        draining.begin_shutdown();
+        signals.cancel();
+    };
+    let drained = async {
+        stop.cancelled().await;
+        tokio::time::sleep(config.shutdown_timeout).await;
+    };
+    tokio::select! {
+        ((), ()) = async { tokio::join!(served, until_signal) } => finish(&control, &store, config.shutdown_timeout).await,
+        () = drained => tracing::warn!("some requests did not end within the shutdown timeout"),
+    }
+    Ok(())
+}
+
+/// The last operations end and the store is closed, within the same ceiling.
+async fn finish(control: &Control, store: &Store, ceiling: Duration) {
+    if tokio::time::timeout(ceiling, control.finished())
+        .await
+        .is_err()
+    {
+        tracing::warn!("some operations did not end within the shutdown timeout");
+    }
+    store.close().await;
+    tracing::info!("stopped");
+}
+
+async fn wait_for_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
+        tracing::error!("cannot listen for signals, stop this process with SIGKILL");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+fn announce(config: &Config, store: &Store, listening: &Listening) {
+    let backend = match config.settings.default_backend {
+        Some(_) => "firecracker",
+        None => "firecracker-stub",
+    };
+    tracing::info!(
+        version = VERSION,
+        address = %listening.address(),
+        scheme = listening.scheme(),
+        backend,
+        prefix = config.settings.vm_prefix,
+        auth = config.auth_token.is_some(),
+        store = ?store.engine(),
+        database = config.masked_database_url(),
+        "listening"
+    );
+    if config.auth_token.is_some() {
+        return;
+    }
+    if store.engine().is_durable() {
+        tracing::warn!(
+            "ORCH_AUTH_TOKEN is not set and the store keeps API keys: every request without a \
+             key is refused; set ORCH_AUTH_TOKEN to have a master token"
+        );
+    } else {
+        tracing::warn!("ORCH_AUTH_TOKEN is not set: everybody who reaches this port is trusted");
+    }
+}

@@ -1,0 +1,99 @@
+//! One connection: requests one after the other, until it rests for too long, breaks a
+//! limit, or the process shuts down.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{Router, body::Body};
+use hyper::{
+    body::{Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::{Peer, Timeouts, Unhurried, clock::Clock, timed_io::TimedIo};
+
+/// Serves a connection to its end. On `stop` the request under way is finished and no
+/// other one accepted.
+pub(super) async fn serve<S>(
+    stream: S,
+    peer: SocketAddr,
+    router: Router,
+    timeouts: Timeouts,
+    stop: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let clock = Arc::new(Clock::new(timeouts));
+    let io = TokioIo::new(TimedIo::new(stream, clock.clone()));
+    let service = service_fn(move |request| answer(request, peer, router.clone(), clock.clone()));
+    let connection = http1::Builder::new()
+        .max_buf_size(timeouts.max_header_bytes)
+        .serve_connection(io, service);
+    let mut connection = pin!(connection);
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(e) = outcome {
+        tracing::debug!(%peer, error = %fuse_control::chain(&e), "connection ended");
+    }
+}
+
+async fn answer(
+    request: hyper::Request<Incoming>,
+    peer: SocketAddr,
+    router: Router,
+    clock: Arc<Clock>,
+) -> Result<hyper::Response<Timed>, Infallible> {
+    clock.requested();
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(Peer(peer));
+    let response = router.oneshot(request).await?;
+    clock.responding(response.extensions().get::<Unhurried>().is_some());
+    Ok(response.map(|body| Timed { body, clock }))
+}
+
+/// A response body that tells the connection's clock when it is over.
+struct Timed {
+    body: Body,
+    clock: Arc<Clock>,
+}
+
+impl hyper::body::Body for Timed {
+    type Data = bytes::Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.clock.responded();
+    }
+}

@@ -1,0 +1,51 @@
+//! The listener and its connections: HTTP/1.1 over TCP or TLS, every phase bounded.
+
+mod clock;
+mod connection;
+mod listening;
+mod timed_io;
+mod tls;
+
+use std::time::Duration;
+
+pub use listening::Listening;
+pub use tls::load as load_tls;
+
+/// Limits of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Bound of receiving a request's head, counted from its first byte (from the
+    /// connect for the first request).
+    pub read_header: Duration,
+    /// Bound of sending a response.
+    pub write: Duration,
+    /// How long a connection may rest between two requests.
+    pub idle: Duration,
+    /// Largest head of a request.
+    pub max_header_bytes: usize,
+}
+
+impl Timeouts {
+    /// The HTTP parser needs at least this much room.
+    pub const MIN_HEADER_BYTES: usize = 8192;
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            read_header: Duration::from_secs(5),
+            write: Duration::from_secs(60),
+            idle: Duration::from_secs(120),
+            max_header_bytes: 65_536,
+        }
+    }
+}
+
+/// The TCP peer of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub std::net::SocketAddr);
+
+/// Put into the extensions of a response that may take as long as it likes: event
+/// streams and commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unhurried;

@@ -1,0 +1,138 @@
+//! Domain types to wire types.
+
+use fuse_control::HostStatus;
+use fuse_model as model;
+use fuse_wire_api as wire;
+
+/// An environment as the API shows it.
+pub(crate) fn environment(record: model::Environment) -> wire::Environment {
+    wire::Environment {
+        id: record.id.into_string(),
+        state: record.state.as_str().to_owned(),
+        task_id: record
+            .task_id
+            .map(model::TaskId::into_string)
+            .unwrap_or_default(),
+        host_id: record
+            .host_id
+            .map(model::HostId::into_string)
+            .unwrap_or_default(),
+        url: record.url,
+        spec: spec(record.spec),
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+        error: record.error,
+        endpoints: record.endpoints.into_iter().map(endpoint).collect(),
+        health: None,
+        egress: wire::EgressStatus::default(),
+    }
+}
+
+fn spec(spec: model::EnvironmentSpec) -> wire::Spec {
+    wire::Spec {
+        cpus: spec.cpus,
+        ram_mb: spec.ram_mb,
+        storage_gb: spec.storage_gb,
+        region: spec.region,
+        arch: spec
+            .arch
+            .map(|arch| arch.as_str().to_owned())
+            .unwrap_or_default(),
+        max_runtime_seconds: spec.max_runtime_seconds,
+        idle_timeout_seconds: spec.idle_timeout_seconds,
+        image: spec.image,
+        gpus: spec.gpus,
+        gpu_kind: spec.gpu_kind,
+        gpu_profile: spec.gpu_profile,
+        host_id: spec
+            .host_id
+            .map(model::HostId::into_string)
+            .unwrap_or_default(),
+        labels: spec.labels,
+        huge_pages: spec.huge_pages,
+    }
+}
+
+fn endpoint(endpoint: model::Endpoint) -> wire::Endpoint {
+    wire::Endpoint {
+        name: endpoint.name,
+        url: endpoint.url,
+        protocol: endpoint.protocol,
+        port: endpoint.port,
+    }
+}
+
+/// A transition as a record of an event stream.
+pub(crate) fn event(event: model::EnvironmentEvent) -> wire::Event {
+    let id = event.id.to_string();
+    let vm_id = event.environment_id.into_string();
+    let mut record = wire::Event::state(id, vm_id, event.state.as_str(), event.at);
+    record.url = event.url;
+    record.error = event.error;
+    record
+}
+
+/// A task as the API shows it.
+pub(crate) fn task(task: model::Task, output: Option<wire::TaskOutput>) -> wire::Task {
+    wire::Task {
+        task_id: task.id.into_string(),
+        vm_id: task.environment_id.into_string(),
+        run_status: task.status.as_str().to_owned(),
+        last_error: task.last_error,
+        output,
+        assigned_at: task.assigned_at,
+        updated_at: task.updated_at,
+    }
+}
+
+/// A host as the API shows it; never its token.
+pub(crate) fn host(status: HostStatus) -> wire::Host {
+    let host = status.host;
+    wire::Host {
+        id: host.id.into_string(),
+        url: host.url,
+        region: host.region,
+        backend: host.backend.as_str().to_owned(),
+        labels: host.labels,
+        state: host.state.as_str().to_owned(),
+        capacity: capacity(host.capacity),
+        allocated: wire::Allocated {
+            cpus: host.allocated.cpus,
+            ram_mb: host.allocated.ram_mb,
+            storage_gb: host.allocated.storage_gb,
+            vm_count: host.allocated.vm_count,
+            gpus: host.allocated.gpus,
+            ..wire::Allocated::default()
+        },
+        last_seen: host.last_seen,
+        created_at: host.created_at,
+        updated_at: host.updated_at,
+        agent: status.agent.map(|check| wire::AgentStatus {
+            reachable: check.error.is_none(),
+            checked_at: check.at,
+            error: check.error.unwrap_or_default(),
+        }),
+        warnings: Vec::new(),
+    }
+}
+
+fn capacity(capacity: model::Capacity) -> wire::Capacity {
+    wire::Capacity {
+        cpus: capacity.cpus,
+        ram_mb: capacity.ram_mb,
+        storage_gb: capacity.storage_gb,
+        vm_count: capacity.vm_count,
+        arch: capacity
+            .arch
+            .map(|arch| arch.as_str().to_owned())
+            .unwrap_or_default(),
+        gpus: capacity.gpus,
+        gpu_kind: capacity.gpu_kind,
+        ..wire::Capacity::default()
+    }
+}
+
+/// Output as text; what is not UTF-8 is replaced by U+FFFD.
+pub(crate) fn lossy(output: Vec<u8>) -> String {
+    String::from_utf8(output).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+}

@@ -1,0 +1,167 @@
+//! `environment exec`: the guest's streams become ours, and so does its exit status.
+
+use clap::Args;
+use fuse_client::Client;
+use fuse_wire_api::{ExecRequest, ExecResponse};
+use jiff::SignedDuration;
+
+use super::{Error, find};
+use crate::app::App;
+use crate::error::Error as CliError;
+use crate::io;
+
+/// The server's longest limit (milliseconds); longer ones are cut there.
+const LONGEST_MS: i64 = 600_000;
+
+/// `environment exec`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  fuse environment exec fuse-hello -- uname -a\n  \
+    fuse environment exec fuse-hello --shell \"ls\" --timeout 10m\n\n\
+    Needs the master token: API keys have no right to run commands."
+)]
+pub(crate) struct ExecArgs {
+    /// Id of the environment; a task id works too.
+    pub(crate) id: String,
+    /// One line, run by `sh -lc` in the guest.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "LINE"
+    )]
+    pub(crate) shell: String,
+    /// Limit of the command, such as 90s or 10m [default: 60s, at most 10m].
+    #[arg(
+        long,
+        default_value = "0",
+        hide_default_value = true,
+        value_name = "DURATION"
+    )]
+    pub(crate) timeout: String,
+    /// The command and its arguments.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(app: &App, args: ExecArgs) -> Result<(), CliError> {
+    let request = request(&args)?;
+    if request.timeout_ms > LONGEST_MS {
+        app.io
+            .warn("the orchestrator allows 10m at most; the command is stopped then");
+    }
+    let client = app.client()?;
+    let result = exec(app, &client, &args.id, &request).await?;
+    if app.io.is_json() {
+        app.io.json(&result)?;
+    } else {
+        io::raw_stdout(result.stdout.as_bytes())?;
+        io::raw_stderr(result.stderr.as_bytes())?;
+    }
+    match status(result.exit_code) {
+        0 => Ok(()),
+        code => Err(CliError::Status(code)),
+    }
+}
+
+async fn exec(
+    app: &App,
+    client: &Client,
+    id: &str,
+    request: &ExecRequest,
+) -> Result<ExecResponse, CliError> {
+    match client.exec(id, request).await {
+        Err(error) if error.is_not_found() => {
+            let environment = find(app, client, id).await?;
+            if environment.id == id {
+                return Err(error.into());
+            }
+            Ok(client.exec(&environment.id, request).await?)
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
+fn request(args: &ExecArgs) -> Result<ExecRequest, Error> {
+    match (args.command.is_empty(), args.shell.is_empty()) {
+        (true, true) => return Err(Error::CommandMissing),
+        (false, false) => return Err(Error::CommandAndShell),
+        _ => {}
+    }
+    Ok(ExecRequest {
+        cmd: args.command.clone(),
+        shell: args.shell.clone(),
+        timeout_ms: timeout_ms(&args.timeout)?,
+    })
+}
+
+/// `0` leaves the limit to the server; otherwise a duration with units.
+fn timeout_ms(text: &str) -> Result<i64, Error> {
+    let bad = || Error::Timeout {
+        value: text.to_owned(),
+    };
+    if text == "0" {
+        return Ok(0);
+    }
+    let duration: SignedDuration = text.parse().map_err(|_| bad())?;
+    if duration.is_negative() {
+        return Err(bad());
+    }
+    // A limit below a millisecond must not turn into "no limit given".
+    let milliseconds = i64::try_from(duration.as_millis()).map_err(|_| bad())?;
+    Ok(if duration.is_zero() {
+        0
+    } else {
+        milliseconds.max(1)
+    })
+}
+
+/// The guest's status as ours. Statuses are 0 to 255; anything else is a failure all the same.
+fn status(exit_code: i32) -> u8 {
+    u8::try_from(exit_code).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts() {
+        assert_eq!(timeout_ms("0").unwrap(), 0);
+        assert_eq!(timeout_ms("90s").unwrap(), 90_000);
+        assert_eq!(timeout_ms("10m").unwrap(), 600_000);
+        assert_eq!(timeout_ms("1m30s").unwrap(), 90_000);
+        assert_eq!(timeout_ms("500ms").unwrap(), 500);
+        assert_eq!(timeout_ms("10us").unwrap(), 1);
+        for bad in ["", "10", "-5s", "x", "10 parsecs"] {
+            assert!(timeout_ms(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_of_two_forms() {
+        let args = |shell: &str, command: &[&str]| ExecArgs {
+            id: "a".into(),
+            shell: shell.into(),
+            timeout: "0".into(),
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+        };
+        assert!(matches!(
+            request(&args("", &[])),
+            Err(Error::CommandMissing)
+        ));
+        assert!(matches!(
+            request(&args("a", &["b"])),
+            Err(Error::CommandAndShell)
+        ));
+        assert_eq!(request(&args("", &["ls", ""])).unwrap().cmd, ["ls", ""]);
+        assert_eq!(request(&args("ls | wc", &[])).unwrap().shell, "ls | wc");
+    }
+
+    #[test]
+    fn statuses() {
+        assert_eq!((status(0), status(3), status(137)), (0, 3, 137));
+        assert_eq!((status(-1), status(256)), (1, 1));
+    }
+}

@@ -1,0 +1,236 @@
+//! `environment`: create, look at, run commands in, destroy.
+
+mod create;
+mod exec;
+mod list;
+
+use clap::{Args, Subcommand};
+use fuse_client::Client;
+use fuse_wire_api::{Environment, ListEnvironments};
+
+use super::{confirm, done};
+use crate::app::App;
+use crate::error::Error as CliError;
+use crate::render;
+use crate::wait::{self, End, Until, View};
+
+pub(crate) use create::CreateArgs;
+pub(crate) use exec::ExecArgs;
+pub(crate) use list::ListArgs;
+
+/// Why an environment command was refused before the API call.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A create needs a task id.
+    #[error("--task-id is required: the environment's id is made of it")]
+    TaskIdMissing,
+    /// These are seen on the event stream only.
+    #[error(
+        "no listed environment is ever {state}: its record is gone by then. the event stream shows \
+         it (`fuse environment watch <id>`); --state takes provisioning, running, draining or destroying"
+    )]
+    StreamOnlyState {
+        /// As given.
+        state: String,
+    },
+    /// Not a state.
+    #[error(
+        "unknown state \"{state}\": --state takes provisioning, running, draining or destroying"
+    )]
+    UnknownState {
+        /// As given.
+        state: String,
+    },
+    /// Shape of a `key=value` flag.
+    #[error("invalid --label \"{value}\": expected key=value (e.g. disk=nvme)")]
+    LabelShape {
+        /// As given.
+        value: String,
+    },
+    /// A file named by `@path` cannot be read.
+    #[error("could not read {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A rule of the API, found without asking.
+    #[error("invalid argument: {0}")]
+    Rule(fuse_wire_api::Violation),
+    /// Nothing to run.
+    #[error("nothing to run: give a command after --, or a line with --shell")]
+    CommandMissing,
+    /// Two things to run.
+    #[error("--shell and a command after -- exclude each other")]
+    CommandAndShell,
+    /// A duration that is not one.
+    #[error("invalid --timeout \"{value}\": expected a duration such as 90s, 10m or 1m30s")]
+    Timeout {
+        /// As given.
+        value: String,
+    },
+}
+
+/// `environment …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum EnvironmentCommand {
+    /// List environments.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Example:\n  fuse environment list --state running --all"
+    )]
+    List(ListArgs),
+    /// Show one environment.
+    #[command(after_help = "Example:\n  fuse environment get fuse-hello")]
+    Get(IdArgs),
+    /// Create an environment from a raw resource spec.
+    Create(Box<CreateArgs>),
+    /// Run a command in a guest (master token); its exit status is this command's.
+    Exec(ExecArgs),
+    /// Destroy an environment, from any state.
+    #[command(
+        visible_aliases = ["rm", "delete"],
+        after_help = "Example:\n  fuse environment destroy fuse-hello --yes"
+    )]
+    Destroy(DestroyArgs),
+    /// Show state transitions as they happen, until the environment is gone.
+    #[command(
+        visible_alias = "follow",
+        after_help = "Example:\n  fuse environment watch fuse-hello -o json"
+    )]
+    Watch(WatchArgs),
+}
+
+/// An environment by id.
+#[derive(Debug, Args)]
+pub(crate) struct IdArgs {
+    /// Id of the environment; a task id works too.
+    pub(crate) id: String,
+}
+
+/// `environment destroy`.
+#[derive(Debug, Args)]
+pub(crate) struct DestroyArgs {
+    /// Id of the environment; a task id works too.
+    pub(crate) id: String,
+    /// Do not ask.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// An environment that does not exist is a success.
+    #[arg(long)]
+    pub(crate) ignore_missing: bool,
+}
+
+/// `environment watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Id of the environment; a task id works too.
+    pub(crate) id: String,
+    /// Exit with status 1 when it failed.
+    #[arg(long)]
+    pub(crate) exit_status: bool,
+}
+
+/// Runs one of them.
+pub(crate) async fn run(app: &App, command: EnvironmentCommand) -> Result<(), CliError> {
+    match command {
+        EnvironmentCommand::List(args) => list::run(app, args).await,
+        EnvironmentCommand::Get(args) => {
+            let environment = find(app, &app.client()?, &args.id).await?;
+            show(app, &environment)
+        }
+        EnvironmentCommand::Create(args) => create::run(app, *args).await,
+        EnvironmentCommand::Exec(args) => exec::run(app, args).await,
+        EnvironmentCommand::Destroy(args) => destroy(app, args).await,
+        EnvironmentCommand::Watch(args) => watch(app, &args).await,
+    }
+}
+
+/// Prints one environment.
+pub(crate) fn show(app: &App, environment: &Environment) -> Result<(), CliError> {
+    if app.io.is_json() {
+        app.io.json(environment)?;
+    } else {
+        app.io.data(&render::environment::block(environment))?;
+    }
+    Ok(())
+}
+
+/// Reads an environment by id. People know task ids, and an environment's id is the task's with a
+/// prefix, so an unknown id is looked up as a task id; what was found is said.
+async fn find(app: &App, client: &Client, id: &str) -> Result<Environment, CliError> {
+    match client.environment(id).await {
+        Ok(environment) => Ok(environment),
+        Err(error) if error.is_not_found() => match by_task(client, id).await? {
+            Some(environment) => {
+                app.io.note(&format!(
+                    "\"{id}\" is the task of environment {}",
+                    environment.id
+                ));
+                Ok(environment)
+            }
+            None => Err(error.into()),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The environment of a task, if there is exactly one.
+async fn by_task(client: &Client, task_id: &str) -> Result<Option<Environment>, CliError> {
+    let query = ListEnvironments {
+        task_id: task_id.to_owned(),
+        ..ListEnvironments::default()
+    };
+    let mut found = client.environments(&query).await?.environments;
+    Ok(if found.len() == 1 { found.pop() } else { None })
+}
+
+async fn destroy(app: &App, args: DestroyArgs) -> Result<(), CliError> {
+    let client = app.client()?;
+    let environment = match find(app, &client, &args.id).await {
+        Ok(environment) => environment,
+        Err(CliError::Client(error)) if args.ignore_missing && error.is_not_found() => {
+            return done(
+                app,
+                &args.id,
+                "destroy",
+                &format!("environment {} is gone already", args.id),
+            );
+        }
+        Err(error) => return Err(error),
+    };
+    let id = environment.id;
+    confirm(
+        app,
+        args.yes,
+        &format!("Destroy environment {id} and everything in it?"),
+    )?;
+    match client.destroy(&id).await {
+        Err(error) if args.ignore_missing && error.is_not_found() => {}
+        outcome => outcome?,
+    }
+    done(app, &id, "destroy", &format!("destroyed environment {id}"))
+}
+
+async fn watch(app: &App, args: &WatchArgs) -> Result<(), CliError> {
+    let client = app.client()?;
+    let (id, mut events) = match client.events(&args.id).await {
+        Ok(events) => (args.id.clone(), events),
+        Err(error) if error.is_not_found() => {
+            let environment = find(app, &client, &args.id).await?;
+            let events = client.events(&environment.id).await?;
+            (environment.id, events)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut view = View::of_events(app.io, &id);
+    match wait::follow(&mut events, Until::Terminal, &mut view).await? {
+        End::Reached(event) if args.exit_status && event.state == "failed" => {
+            Err(CliError::Status(1))
+        }
+        // The record is gone: destroyed or failed, but the last event was not seen.
+        End::Reached(_) | End::Ended(_) | End::Left => Ok(()),
+        End::Interrupted => Err(CliError::Status(130)),
+    }
+}

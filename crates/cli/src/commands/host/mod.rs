@@ -1,0 +1,273 @@
+//! `hosts` and `host`: list, look at, select, register. People type either spelling, so both carry
+//! the same verbs.
+
+mod register;
+
+use clap::{Args, Subcommand};
+use fuse_client::ApiError;
+use fuse_wire_api::{Host, HostList};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::paging::{PageArgs, warn_of_more};
+use crate::app::App;
+use crate::error::Error as CliError;
+use crate::render;
+use crate::render::table::table;
+
+pub(crate) use register::RegisterArgs;
+
+/// Why a host command was refused before or after the API call.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A host needs the address of its agent.
+    #[error("a host needs --url <agent address>, for example --url http://10.0.0.5:8090")]
+    UrlMissing,
+    /// Firecracker agents always have a token.
+    #[error(
+        "a firecracker host needs --token: its FC_AGENT_TOKEN, not the orchestrator's token. \
+         --no-verify registers an agent that has none"
+    )]
+    TokenMissing,
+    /// Shape of `--mig-profile`.
+    #[error("invalid --mig-profile \"{value}\": expected profile=count (e.g. 1g.10gb=4)")]
+    MigShape {
+        /// As given.
+        value: String,
+    },
+    /// Count of `--mig-profile`.
+    #[error("invalid --mig-profile \"{value}\": count must be a positive number")]
+    MigCount {
+        /// As given.
+        value: String,
+    },
+    /// Shape of `--label`.
+    #[error("invalid --label \"{value}\": expected key=value (e.g. disk=nvme)")]
+    LabelShape {
+        /// As given.
+        value: String,
+    },
+    /// The number of VMs is never probed.
+    #[error("--max-vms must be greater than 0: it is policy, so it is declared and never probed")]
+    MaxVms,
+    /// A rule of the API, found without asking.
+    #[error("invalid argument: {0}")]
+    Rule(#[from] fuse_wire_api::Violation),
+    /// The agent does not take the token.
+    #[error("{}\n{hint}", render::api::api_message(api))]
+    AgentToken {
+        /// What the orchestrator said.
+        api: Box<ApiError>,
+        /// Which token is meant.
+        hint: String,
+    },
+    /// An id that looks like a misspelt verb.
+    #[error("not found: host {id}{hint}")]
+    Unknown {
+        /// The id.
+        id: String,
+        /// What was probably meant.
+        hint: String,
+    },
+}
+
+impl Error {
+    /// The orchestrator's error behind it, if any.
+    pub(crate) fn api(&self) -> Option<&ApiError> {
+        match self {
+            Self::AgentToken { api, .. } => Some(api),
+            _ => None,
+        }
+    }
+}
+
+/// `hosts`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Example:\n  fuse hosts --all-pages"
+)]
+pub(crate) struct HostsArgs {
+    /// Paging of the list.
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+    /// What else to do.
+    #[command(subcommand)]
+    pub(crate) command: Option<HostsCommand>,
+}
+
+/// `hosts …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostsCommand {
+    /// List the hosts of the fleet.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Example:\n  fuse hosts list --limit 20"
+    )]
+    List(PageArgs),
+    /// What `host` can do, too.
+    #[command(flatten)]
+    Host(HostCommand),
+}
+
+/// `host`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Example:\n  fuse host prod-east-1\n\nWithout an id, shows the active host. The active \
+        host narrows lists; it does not pin where environments run."
+)]
+pub(crate) struct HostArgs {
+    /// Host to make the active one.
+    pub(crate) id: Option<String>,
+    /// What else to do.
+    #[command(subcommand)]
+    pub(crate) command: Option<HostCommand>,
+}
+
+/// `host …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostCommand {
+    /// Register a host, or replace the registration of that id (master token).
+    Register(Box<RegisterArgs>),
+    /// Show one host.
+    #[command(after_help = "Example:\n  fuse host get prod-east-1")]
+    Get(IdArgs),
+}
+
+/// A host by id.
+#[derive(Debug, Args)]
+pub(crate) struct IdArgs {
+    /// Id of the host.
+    pub(crate) id: String,
+}
+
+/// Runs `hosts`.
+pub(crate) async fn run_hosts(app: &App, args: HostsArgs) -> Result<(), CliError> {
+    match args.command {
+        None => list(app, &args.page).await,
+        Some(HostsCommand::List(page)) => list(app, &page).await,
+        Some(HostsCommand::Host(command)) => run_command(app, command).await,
+    }
+}
+
+/// Runs `host`.
+pub(crate) async fn run_host(app: &App, args: HostArgs) -> Result<(), CliError> {
+    match (args.command, args.id) {
+        (Some(command), _) => run_command(app, command).await,
+        (None, Some(id)) => select(app, &id).await,
+        (None, None) => show_active(app),
+    }
+}
+
+async fn run_command(app: &App, command: HostCommand) -> Result<(), CliError> {
+    match command {
+        HostCommand::Register(args) => register::run(app, *args).await,
+        HostCommand::Get(args) => {
+            let host = app.client()?.host(&args.id).await?;
+            show(app, &host)
+        }
+    }
+}
+
+async fn list(app: &App, page: &PageArgs) -> Result<(), CliError> {
+    let client = app.client()?;
+    let mut all = HostList::default();
+    let mut next = Some(page.first());
+    while let Some(query) = next.take() {
+        let list = client.hosts(&query).await?;
+        next = page.following(list.next_cursor.as_ref());
+        all.hosts.extend(list.hosts);
+        all.next_cursor = list.next_cursor;
+    }
+    if app.io.is_json() {
+        return Ok(app.io.json(&all)?);
+    }
+    if all.hosts.is_empty() {
+        app.io.faint("no results");
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let active = app.active_host();
+    let rows: Vec<_> = all
+        .hosts
+        .iter()
+        .map(|host| render::host::row(host, active == Some(host.id.as_str()), now))
+        .collect();
+    app.io.data(&table(&render::host::HEADER, rows))?;
+    warn_of_more(app, all.next_cursor.as_ref());
+    Ok(())
+}
+
+/// The host block with its warnings and the note on what `last seen` is not.
+fn show(app: &App, host: &Host) -> Result<(), CliError> {
+    if app.io.is_json() {
+        app.io.json(host)?;
+    } else {
+        app.io.data(&render::host::block(host, Timestamp::now()))?;
+        for warning in &host.warnings {
+            app.io.warn(warning);
+        }
+    }
+    app.io.note(render::host::NOTE);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct ActiveHost<'a> {
+    active_host: Option<&'a str>,
+}
+
+fn show_active(app: &App) -> Result<(), CliError> {
+    let active = app.context()?.active_host.as_deref();
+    if app.io.is_json() {
+        return Ok(app.io.json(&ActiveHost {
+            active_host: active,
+        })?);
+    }
+    app.io.note(&match active {
+        Some(id) => format!("active host: {id}"),
+        None => "no active host: `fuse host <id>` selects one, `fuse hosts` lists them".to_owned(),
+    });
+    Ok(())
+}
+
+async fn select(app: &App, id: &str) -> Result<(), CliError> {
+    let context = app.context()?.name.clone();
+    let host = app
+        .client()?
+        .host(id)
+        .await
+        .map_err(|error| unknown(error, id))?;
+    app.file
+        .update(|config| config.set_active_host(&context, Some(host.id.clone())))?;
+    app.io.success(&format!("active host: {}", host.id));
+    if app.io.is_json() {
+        app.io.json(&ActiveHost {
+            active_host: Some(&host.id),
+        })?;
+    }
+    Ok(())
+}
+
+/// A mistyped verb arrives as a host id; name the verb.
+fn unknown(error: fuse_client::Error, id: &str) -> CliError {
+    const VERBS: [&str; 2] = ["register", "get"];
+    if !error.is_not_found() {
+        return error.into();
+    }
+    let nearest = VERBS
+        .into_iter()
+        .map(|verb| (strsim::damerau_levenshtein(verb, id), verb))
+        .min()
+        .filter(|(distance, _)| *distance <= 2);
+    let hint = match nearest {
+        Some((_, verb)) => format!("; did you mean `fuse host {verb}`?"),
+        None => "; `fuse hosts` lists the registered ones".to_owned(),
+    };
+    Error::Unknown {
+        id: id.to_owned(),
+        hint,
+    }
+    .into()
+}

@@ -1,0 +1,143 @@
+//! API errors in words.
+
+use fuse_client::{ApiError, Error};
+use fuse_wire_api::ErrorCode;
+
+/// What the server says of a startup script that ran out of time, and of a bound above its own.
+const SCRIPT_TIMED_OUT: &str = "startup script did not complete in time";
+const SCRIPT_BOUND: &str = "startup script timeout exceeds the configured maximum";
+
+/// Renders an error of the client: the API's by the first matching rule, others as they are.
+pub(crate) fn message(error: &Error) -> String {
+    match error.api() {
+        Some(api) => api_message(api),
+        None => error.to_string(),
+    }
+}
+
+/// Renders an error answer of the API.
+pub(crate) fn api_message(error: &ApiError) -> String {
+    let message = &error.message;
+    let lines = details(error);
+    let text = match error.code {
+        Some(ErrorCode::RouteNotFound) => format!(
+            "{message}\n  the URL of the context may be wrong, or another service answers there; \
+             `fuse context current` shows it"
+        ),
+        Some(ErrorCode::Forbidden) => forbidden(message),
+        _ if error.status == 403 => forbidden(message),
+        _ if error.is_unauthorized() => format!(
+            "unauthorized: {message}\n  re-run `fuse connect <url> --token <token>` with a valid token"
+        ),
+        Some(ErrorCode::NotFound) => format!("not found: {message}"),
+        Some(ErrorCode::Conflict) => format!("conflict: {message}"),
+        Some(ErrorCode::InvalidArgument) if message.contains(SCRIPT_TIMED_OUT) => format!(
+            "{message}\n  the startup script runs inside create, so it must end: move long work to \
+             the background, or raise startup_timeout a little"
+        ),
+        Some(ErrorCode::InvalidArgument) if message.contains(SCRIPT_BOUND) => format!(
+            "{message}\n  the ceiling is set by the operator of the orchestrator; lower startup_timeout"
+        ),
+        Some(ErrorCode::InvalidArgument) => format!("invalid argument: {message}"),
+        Some(ErrorCode::Unavailable) => format!("unavailable: {message}"),
+        _ => match &error.request_id {
+            Some(id) => format!("{message} (request id: {id})"),
+            None => message.clone(),
+        },
+    };
+    text + &lines
+}
+
+fn forbidden(message: &str) -> String {
+    format!(
+        "forbidden: {message}\n  this call may need the master token (ORCH_AUTH_TOKEN) rather than \
+         an API key, or this address is outside the orchestrator's CIDR allowlist"
+    )
+}
+
+/// Why no host fitted, gate by gate, when the server says so.
+fn details(error: &ApiError) -> String {
+    if error.code != Some(ErrorCode::Unavailable) {
+        return String::new();
+    }
+    error
+        .details
+        .iter()
+        .map(|(name, value)| format!("\n  {name}: {value}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn shown(status: u16, code: Option<ErrorCode>, message: &str) -> String {
+        api_message(&ApiError {
+            status,
+            code,
+            code_text: String::new(),
+            message: message.to_owned(),
+            details: BTreeMap::new(),
+            request_id: Some("req_1".to_owned()),
+        })
+    }
+
+    #[test]
+    fn first_matching_rule_wins() {
+        use ErrorCode as C;
+        assert!(shown(404, Some(C::RouteNotFound), "no such route: GET /x").contains("URL"));
+        assert!(
+            shown(403, Some(C::Unauthorized), "exec requires the master token")
+                .starts_with("forbidden: exec requires the master token\n")
+        );
+        assert_eq!(
+            shown(401, Some(C::Unauthorized), "invalid token"),
+            "unauthorized: invalid token\n  re-run `fuse connect <url> --token <token>` with a valid token"
+        );
+        // A proxy's 401 has no envelope.
+        assert!(shown(401, None, "http 401: unauthorized").starts_with("unauthorized: "));
+        assert_eq!(
+            shown(404, Some(C::NotFound), "vm a not found"),
+            "not found: vm a not found"
+        );
+        assert_eq!(shown(409, Some(C::Conflict), "x"), "conflict: x");
+        assert_eq!(
+            shown(400, Some(C::InvalidArgument), "x"),
+            "invalid argument: x"
+        );
+        assert_eq!(shown(503, Some(C::Unavailable), "x"), "unavailable: x");
+        assert_eq!(shown(500, Some(C::Internal), "x"), "x (request id: req_1)");
+        assert_eq!(
+            shown(502, None, "http 502: bad gateway"),
+            "http 502: bad gateway (request id: req_1)"
+        );
+    }
+
+    #[test]
+    fn startup_failures_say_what_to_change() {
+        let late = shown(
+            400,
+            Some(ErrorCode::InvalidArgument),
+            "startup script did not complete in time after 30s: x",
+        );
+        assert!(late.contains("startup_timeout"), "{late}");
+    }
+
+    #[test]
+    fn placement_failures_list_what_the_server_counted() {
+        let text = api_message(&ApiError {
+            status: 503,
+            code: Some(ErrorCode::Unavailable),
+            code_text: "unavailable".to_owned(),
+            message: "no host has sufficient capacity".to_owned(),
+            details: [("region".to_owned(), "2 hosts".to_owned())].into(),
+            request_id: None,
+        });
+        assert_eq!(
+            text,
+            "unavailable: no host has sufficient capacity\n  region: 2 hosts"
+        );
+    }
+}

@@ -14,6 +14,7 @@ mod api;
 mod bins;
 mod cli;
 mod daemon;
+pub mod fake_agent;
 mod guest;
 pub mod leftovers;
 pub mod outside;

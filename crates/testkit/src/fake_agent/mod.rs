@@ -1,0 +1,174 @@
+//! A host agent without hosts: the real wire, VMs in a map, every step steerable.
+//!
+//! It answers what `fc-agent` answers for create, get, list, delete, upload, exec,
+//! start-agent and capacity. A test makes the next calls of a [`Step`] fail
+//! ([`FakeAgent::fail`]), holds them until it lets them go ([`FakeAgent::hold`]), decides
+//! what commands do ([`FakeAgent::on_exec`]), takes the agent off the network and brings
+//! it back on the same port ([`FakeAgent::stop`], [`FakeAgent::start_again`]), and reads
+//! what was asked of it.
+
+mod routes;
+mod state;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use fuse_wire_host::ExecResponse;
+use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
+
+pub use state::{Gate, Step};
+
+use state::{Failure, State, Vm};
+
+/// The token that a fake agent wants.
+pub const TOKEN: &str = "fake-agent-token";
+
+/// See the module.
+#[derive(Debug)]
+pub struct FakeAgent {
+    address: SocketAddr,
+    state: Arc<State>,
+    server: Option<Server>,
+}
+
+#[derive(Debug)]
+struct Server {
+    stop: oneshot::Sender<()>,
+    task: JoinSet<()>,
+}
+
+impl FakeAgent {
+    /// Starts one on a free port of the loopback.
+    ///
+    /// # Errors
+    /// The port cannot be bound.
+    pub async fn start() -> anyhow::Result<Self> {
+        let state = Arc::new(State::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let server = Some(serve(listener, state.clone()));
+        Ok(Self {
+            address,
+            state,
+            server,
+        })
+    }
+
+    /// Its base URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Takes it off the network; its VMs stay.
+    pub async fn stop(&mut self) {
+        if let Some(Server { stop, mut task }) = self.server.take() {
+            drop(stop);
+            while task.join_next().await.is_some() {}
+        }
+    }
+
+    /// Brings it back on the same port.
+    ///
+    /// # Errors
+    /// The port was taken meanwhile.
+    pub async fn start_again(&mut self) -> anyhow::Result<()> {
+        let listener = TcpListener::bind(self.address).await?;
+        self.server = Some(serve(listener, self.state.clone()));
+        Ok(())
+    }
+
+    /// The next `times` calls of `step` fail with this status and text.
+    pub fn fail(&self, step: Step, times: usize, status: u16, text: &str) {
+        let failure = Failure {
+            status,
+            text: text.to_owned(),
+        };
+        self.state
+            .lock()
+            .failures
+            .entry(step)
+            .or_default()
+            .extend(vec![failure; times]);
+    }
+
+    /// Holds calls of `step` until the gate is opened or dropped.
+    #[must_use]
+    pub fn hold(&self, step: Step) -> Gate {
+        self.state.hold(step)
+    }
+
+    /// Decides what commands answer; without it every command succeeds silently.
+    pub fn on_exec(&self, answer: impl Fn(&[String]) -> ExecResponse + Send + Sync + 'static) {
+        self.state.lock().on_exec = Some(Arc::new(answer));
+    }
+
+    /// Puts a VM there that nobody asked for.
+    pub fn add_vm(&self, name: &str, owner: Option<&str>) {
+        let vm = Vm {
+            owner: owner.map(str::to_owned),
+            ..Vm::default()
+        };
+        self.state.lock().vms.insert(name.to_owned(), vm);
+    }
+
+    /// Loses a VM, as a host does whose disk died.
+    pub fn lose_vm(&self, name: &str) {
+        self.state.lock().vms.remove(name);
+    }
+
+    /// Names of the VMs that exist, sorted.
+    #[must_use]
+    pub fn vms(&self) -> Vec<String> {
+        self.state.lock().vms.keys().cloned().collect()
+    }
+
+    /// The owner tag of a VM.
+    #[must_use]
+    pub fn owner(&self, name: &str) -> Option<String> {
+        self.state.lock().vms.get(name)?.owner.clone()
+    }
+
+    /// Whether the guest agent of a VM was started.
+    #[must_use]
+    pub fn serves(&self, name: &str) -> bool {
+        self.state.lock().vms.get(name).is_some_and(|vm| vm.serves)
+    }
+
+    /// The content of a file in a guest.
+    #[must_use]
+    pub fn file(&self, name: &str, path: &str) -> Option<Vec<u8>> {
+        self.state.lock().vms.get(name)?.files.get(path).cloned()
+    }
+
+    /// Every call so far, as `step name`, in the order of arrival.
+    #[must_use]
+    pub fn calls(&self) -> Vec<String> {
+        self.state.lock().calls.clone()
+    }
+
+    /// How often `step` was called for `name`.
+    #[must_use]
+    pub fn count(&self, step: Step, name: &str) -> usize {
+        let call = format!("{} {name}", step.as_str());
+        self.state
+            .lock()
+            .calls
+            .iter()
+            .filter(|made| **made == call)
+            .count()
+    }
+}
+
+fn serve(listener: TcpListener, state: Arc<State>) -> Server {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let serving = axum::serve(listener, routes::router(state));
+        tokio::select! {
+            _ended = serving.into_future() => {}
+            // The sender is only ever dropped.
+            _stopped = stopped => {}
+        }
+    });
+    Server { stop, task }
+}

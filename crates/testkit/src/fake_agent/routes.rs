@@ -1,0 +1,206 @@
+//! The routes of a fake agent, with the statuses and texts of a real one.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, Path, Query, Request, State as Shared},
+    http::{StatusCode, header::AUTHORIZATION},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use fuse_wire_host::{
+    Capacity, CreateVmRequest, Endpoint, ExecRequest, ExecResponse, StartAgentRequest,
+    StartAgentResponse, UploadRequest, VmList, VmState, VmView, limits, name, text,
+};
+use serde_json::json;
+
+use super::{
+    TOKEN,
+    state::{Failure, State, Step, Vm},
+};
+
+type Agent = Shared<Arc<State>>;
+type Answer = Result<Response, Failure>;
+
+impl axum::response::IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, self.text).into_response()
+    }
+}
+
+fn failure(status: StatusCode, text: &str) -> Failure {
+    Failure {
+        status: status.as_u16(),
+        text: text.to_owned(),
+    }
+}
+
+pub(super) fn router(state: Arc<State>) -> Router {
+    Router::new()
+        .route("/v1/capacity", get(capacity))
+        .route("/v1/vm", post(create).get(list))
+        .route("/v1/vm/{id}", get(find).delete(delete))
+        .route("/v1/vm/{id}/upload", post(upload))
+        .route("/v1/vm/{id}/exec", post(exec))
+        .route("/v1/vm/{id}/start-agent", post(start_agent))
+        .layer(DefaultBodyLimit::max(limits::MAX_UPLOAD_BYTES))
+        .layer(middleware::from_fn(authenticate))
+        .with_state(state)
+}
+
+async fn authenticate(request: Request, next: Next) -> Response {
+    let wanted = format!("Bearer {TOKEN}");
+    let given = request.headers().get(AUTHORIZATION);
+    if given.is_none_or(|value| value.as_bytes() != wanted.as_bytes()) {
+        return (StatusCode::UNAUTHORIZED, text::UNAUTHORIZED).into_response();
+    }
+    next.run(request).await
+}
+
+async fn capacity(Shared(state): Agent) -> Answer {
+    state.enter(Step::Capacity, "").await?;
+    let capacity = Capacity {
+        cpus: 16,
+        ram_mb: 65_536,
+        storage_gb: 500,
+        arch: "amd64".to_owned(),
+        gpus: 0,
+        gpu_kind: None,
+        gpu_devices: Vec::new(),
+    };
+    Ok(Json(capacity).into_response())
+}
+
+fn view(id: &str, vm: &Vm) -> VmView {
+    VmView {
+        vm_id: id.to_owned(),
+        url: format!("203.0.113.1:{}", 19_551),
+        name: Some(id.to_owned()),
+        owner: vm.owner.clone(),
+        state: Some(VmState::Running),
+        timings_ms: None,
+    }
+}
+
+async fn create(Shared(state): Agent, Json(request): Json<CreateVmRequest>) -> Answer {
+    let id = name::vm_id(request.name.as_deref().unwrap_or("vm"));
+    state.enter(Step::Create, &id).await?;
+    let mut inner = state.lock();
+    if inner.vms.contains_key(&id) {
+        return Err(failure(StatusCode::CONFLICT, "vm directory already exists"));
+    }
+    let vm = Vm {
+        owner: request.owner,
+        ..Vm::default()
+    };
+    let answer = Json(view(&id, &vm)).into_response();
+    inner.vms.insert(id, vm);
+    Ok(answer)
+}
+
+#[derive(serde::Deserialize)]
+struct Prefix {
+    #[serde(default)]
+    prefix: String,
+}
+
+async fn list(Shared(state): Agent, Query(query): Query<Prefix>) -> Answer {
+    state.enter(Step::List, "").await?;
+    let inner = state.lock();
+    let vms = inner
+        .vms
+        .iter()
+        .filter(|(id, _)| id.starts_with(&query.prefix))
+        .map(|(id, vm)| view(id, vm))
+        .collect();
+    Ok(Json(VmList { vms }).into_response())
+}
+
+/// Runs `work` on a VM, or answers 404.
+fn with_vm<T>(state: &State, id: &str, work: impl FnOnce(&mut Vm) -> T) -> Result<T, Failure> {
+    let mut inner = state.lock();
+    let vm = inner
+        .vms
+        .get_mut(id)
+        .ok_or_else(|| failure(StatusCode::NOT_FOUND, text::VM_NOT_FOUND))?;
+    Ok(work(vm))
+}
+
+async fn find(Shared(state): Agent, Path(id): Path<String>) -> Answer {
+    state.enter(Step::Get, &id).await?;
+    let view = with_vm(&state, &id, |vm| view(&id, vm))?;
+    Ok(Json(view).into_response())
+}
+
+async fn delete(Shared(state): Agent, Path(id): Path<String>) -> Answer {
+    state.enter(Step::Delete, &id).await?;
+    match state.lock().vms.remove(&id) {
+        Some(_) => Ok(StatusCode::NO_CONTENT.into_response()),
+        None => Err(failure(StatusCode::NOT_FOUND, text::VM_NOT_FOUND)),
+    }
+}
+
+async fn upload(
+    Shared(state): Agent,
+    Path(id): Path<String>,
+    Json(request): Json<UploadRequest>,
+) -> Answer {
+    state.enter(Step::Upload, &id).await?;
+    with_vm(&state, &id, |vm| {
+        vm.files.extend(
+            request
+                .files
+                .into_iter()
+                .map(|file| (file.path, file.content)),
+        );
+    })?;
+    Ok(Json(json!({ "ok": true })).into_response())
+}
+
+async fn exec(
+    Shared(state): Agent,
+    Path(id): Path<String>,
+    Json(request): Json<ExecRequest>,
+) -> Answer {
+    state.enter(Step::Exec, &id).await?;
+    let serves = with_vm(&state, &id, |vm| vm.serves)?;
+    let on_exec = state.lock().on_exec.clone();
+    let asks_for_agent = request.cmd.iter().any(|arg| arg.contains(":254E"));
+    let answer = match on_exec {
+        // The question whether the guest agent serves is answered by the fake itself.
+        _ if asks_for_agent => ExecResponse {
+            exit_code: i32::from(!serves),
+            ..ExecResponse::default()
+        },
+        Some(on_exec) => on_exec(&request.cmd),
+        None => ExecResponse::default(),
+    };
+    Ok(Json(answer).into_response())
+}
+
+async fn start_agent(
+    Shared(state): Agent,
+    Path(id): Path<String>,
+    Json(request): Json<StartAgentRequest>,
+) -> Answer {
+    state.enter(Step::StartAgent, &id).await?;
+    with_vm(&state, &id, |vm| vm.serves = true)?;
+    let endpoints = (32_000..)
+        .zip(request.expose)
+        .map(|(host_port, entry)| Endpoint {
+            name: entry.name,
+            url: format!("203.0.113.1:{host_port}"),
+            port: entry.port,
+            host_port,
+            protocol: entry.protocol,
+        })
+        .collect();
+    Ok(Json(StartAgentResponse {
+        ok: true,
+        endpoints,
+    })
+    .into_response())
+}

@@ -1,0 +1,139 @@
+//! What a fake agent has and how it is steered.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use fuse_wire_host::ExecResponse;
+use tokio::sync::watch;
+
+/// A kind of call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each variant is the call it is named after")]
+pub enum Step {
+    Capacity,
+    Create,
+    Get,
+    List,
+    Delete,
+    Upload,
+    Exec,
+    StartAgent,
+}
+
+impl Step {
+    /// The name in [`super::FakeAgent::calls`].
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::Create => "create",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Delete => "delete",
+            Self::Upload => "upload",
+            Self::Exec => "exec",
+            Self::StartAgent => "start-agent",
+        }
+    }
+}
+
+/// How a call fails.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) status: u16,
+    pub(super) text: String,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Vm {
+    pub(super) owner: Option<String>,
+    pub(super) files: BTreeMap<String, Vec<u8>>,
+    pub(super) serves: bool,
+}
+
+pub(super) type OnExec = Arc<dyn Fn(&[String]) -> ExecResponse + Send + Sync>;
+
+#[derive(Default)]
+pub(super) struct Inner {
+    pub(super) vms: BTreeMap<String, Vm>,
+    pub(super) calls: Vec<String>,
+    pub(super) failures: HashMap<Step, VecDeque<Failure>>,
+    pub(super) on_exec: Option<OnExec>,
+    gates: HashMap<Step, (watch::Sender<usize>, watch::Receiver<bool>)>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    inner: Mutex<Inner>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("vms", &self.lock().vms.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hold(&self, step: Step) -> Gate {
+        let (arrived, waiting) = watch::channel(0);
+        let (open, opened) = watch::channel(false);
+        self.lock().gates.insert(step, (arrived, opened));
+        Gate { waiting, open }
+    }
+
+    /// Notes a call, waits at its gate, and says whether it must fail.
+    pub(super) async fn enter(&self, step: Step, name: &str) -> Result<(), Failure> {
+        let gate = {
+            let mut inner = self.lock();
+            inner
+                .calls
+                .push(format!("{} {name}", step.as_str()).trim_end().to_owned());
+            inner.gates.get(&step).map(|(arrived, opened)| {
+                arrived.send_modify(|count| *count += 1);
+                opened.clone()
+            })
+        };
+        if let Some(mut opened) = gate {
+            // A dropped gate is an open one.
+            let _open = opened.wait_for(|open| *open).await;
+        }
+        match self
+            .lock()
+            .failures
+            .get_mut(&step)
+            .and_then(VecDeque::pop_front)
+        {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Calls that are held back.
+#[derive(Debug)]
+pub struct Gate {
+    waiting: watch::Receiver<usize>,
+    open: watch::Sender<bool>,
+}
+
+impl Gate {
+    /// Waits until a call has arrived at the gate.
+    pub async fn reached(&mut self) {
+        // The sender lives as long as the agent.
+        let _count = self.waiting.wait_for(|count| *count > 0).await;
+    }
+
+    /// Lets everything go, now and later.
+    pub fn open(&self) {
+        self.open.send_replace(true);
+    }
+}

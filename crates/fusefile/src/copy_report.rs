@@ -1,7 +1,5 @@
 //! The copy report (`--show-copy`) and what is said even without it.
 
-use std::fmt::Write as _;
-
 use crate::walk::{MAX_COPY_BYTES, Walked, WalkedEntry};
 
 impl Walked {
@@ -16,17 +14,11 @@ impl Walked {
         for entry in &self.entries {
             files += entry.files;
             bytes += entry.bytes;
-            // Writing to a String cannot fail.
-            let _ = writeln!(out, "copy {} -> {}", entry.from, entry.to);
-            let _ = writeln!(
-                out,
-                "  {}{}",
-                summary(entry.files, entry.bytes),
-                skips(entry)
-            );
+            out += &format!("copy {} -> {}\n", entry.from, entry.to);
+            out += &format!("  {}{}\n", summary(entry.files, entry.bytes), skips(entry));
         }
         let limit = size(MAX_COPY_BYTES);
-        let _ = writeln!(out, "total: {} (limit {limit})", summary(files, bytes));
+        out += &format!("total: {} (limit {limit})\n", summary(files, bytes));
         out
     }
 

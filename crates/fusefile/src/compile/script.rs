@@ -4,8 +4,6 @@
 //! Everything of the author's that is not meant as shell text goes through [`quote`]. Exit status 90 means
 //! that a build step failed, whatever its own status was.
 
-use std::fmt::Write as _;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -178,7 +176,6 @@ fn push_line(out: &mut String, line: &str) {
 fn push_base64(out: &mut String, body: &[u8]) {
     // 57 bytes become 76 characters, so lines can be encoded one by one.
     for chunk in body.chunks(BASE64_LINE / 4 * 3) {
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "{}", STANDARD.encode(chunk));
+        push_line(out, &STANDARD.encode(chunk));
     }
 }

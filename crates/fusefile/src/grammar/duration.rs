@@ -302,7 +302,9 @@ mod tests {
 
         #[test]
         fn never_panics(text in "[-+]?[0-9.]{0,30}(ns|µs|ms|s|m|h|\\PC){0,4}") {
-            let _ = Duration::parse(&text);
+            if let Ok(d) = Duration::parse(&text) {
+                prop_assert_eq!(Duration::parse(&d.to_string()), Ok(d));
+            }
         }
     }
 }

@@ -149,7 +149,9 @@ mod tests {
 
         #[test]
         fn never_panics(text in "\\PC*") {
-            let _ = parse(&text);
+            if let Ok(mib) = parse(&text) {
+                prop_assert!((0..=MAX_MIB).contains(&mib));
+            }
         }
     }
 }

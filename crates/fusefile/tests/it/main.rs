@@ -1,10 +1,16 @@
 //! Tests of the whole pipeline, from a Fusefile's text to what is sent.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
 mod decoding;
 mod diagnostics;
 mod examples;
 mod layers;
 mod properties;
+mod schema;
 mod shells;
 mod tree;
 mod walk;

@@ -22,7 +22,8 @@ fn everything(source: &[u8]) -> bool {
         assert!(line.chars().count() < 2_000, "{line}");
         if let Some(at) = problem.position {
             assert!(at.line >= 1 && at.column >= 1 && at.width >= 1);
-            excerpts.at(at);
+            let shown = excerpts.at(at);
+            assert!(shown.is_none_or(|e| e.width >= 1 && !e.line.contains(char::is_control)));
         }
     }
     if let Some(compiled) = &checked.compiled {

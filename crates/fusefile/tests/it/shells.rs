@@ -1,9 +1,11 @@
 //! Compiled scripts under real shells: what they do, not only what they say.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 use fuse_fusefile::{Compiled, check};
 use proptest::prelude::*;
@@ -11,21 +13,35 @@ use tempfile::TempDir;
 
 use crate::tree::Memory;
 
-/// The shells that a guest may have, as programs with their first arguments.
-const SHELLS: [&[&str]; 3] = [&["dash"], &["bash", "--posix"], &["busybox", "sh"]];
+type Shell = &'static [&'static str];
 
-/// Runs `f` for each shell that is here.
-fn each_shell(f: impl Fn(&[&str])) {
-    for shell in SHELLS {
-        let found = Command::new(shell[0])
+/// The shells that a guest may have, as programs with their first arguments.
+const SHELLS: [Shell; 3] = [&["dash"], &["bash", "--posix"], &["busybox", "sh"]];
+
+/// Those of them that are here. What is missing is said once, past the harness's capture.
+static HERE: LazyLock<Vec<Shell>> = LazyLock::new(|| {
+    let here = |shell: &Shell| {
+        let tried = Command::new(shell[0])
             .args(&shell[1..])
             .args(["-c", ":"])
             .output();
-        match found {
-            Ok(output) if output.status.success() => f(shell),
-            _ => println!("SKIP {}: not installed", shell[0]),
+        let works = tried.is_ok_and(|output| output.status.success());
+        if !works {
+            writeln!(
+                std::io::stderr().lock(),
+                "SKIP shells: {} is not installed",
+                shell[0]
+            )
+            .unwrap();
         }
-    }
+        works
+    };
+    SHELLS.into_iter().filter(here).collect()
+});
+
+/// Runs `f` for each shell that is here.
+fn each_shell(f: impl Fn(Shell)) {
+    HERE.iter().for_each(|shell| f(shell));
 }
 
 fn sh(shell: &[&str], home: &Path, script: &str) -> Output {

@@ -43,6 +43,7 @@ pub(super) fn load_drivers() -> Result<(), InitError> {
             modules.load(driver)?;
         }
     }
+    modules.load("ext4")?;
     modules.load("overlay")
 }
 

@@ -30,5 +30,5 @@ pub use operation::{Operation, OperationKind};
 pub use redacted::Redacted;
 pub use spec::{Arch, EnvironmentSpec, Labels, Resources};
 pub use state::{IllegalTransition, State, Trigger};
-pub use task::{Task, TaskStatus};
+pub use task::{Task, TaskOutput, TaskStatus};
 pub use time::{now, to_micros, truncate_to_micros};

@@ -67,3 +67,14 @@ pub struct Task {
     /// When it last changed.
     pub updated_at: Timestamp,
 }
+
+/// What a startup script wrote: the tail of each stream, redacted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskOutput {
+    /// Its exit status.
+    pub exit_code: i32,
+    /// Tail of standard output.
+    pub stdout: String,
+    /// Tail of standard error.
+    pub stderr: String,
+}

@@ -68,7 +68,11 @@ CREATE TABLE tasks (
     status         TEXT   NOT NULL,
     last_error     TEXT   NOT NULL,
     assigned_at    BIGINT NOT NULL,
-    updated_at     BIGINT NOT NULL
+    updated_at     BIGINT NOT NULL,
+    -- What the startup script wrote; all three are null when there was none.
+    output_exit    BIGINT,
+    output_stdout  TEXT,
+    output_stderr  TEXT
 );
 
 -- Tracked environments; the row goes when the environment does. The long and

@@ -172,7 +172,8 @@ async fn claim_task(
          ON CONFLICT (id) DO UPDATE SET environment_id = excluded.environment_id, \
          active = excluded.active, status = excluded.status, \
          last_error = excluded.last_error, assigned_at = excluded.assigned_at, \
-         updated_at = excluded.updated_at WHERE tasks.active = 0";
+         updated_at = excluded.updated_at, output_exit = NULL, output_stdout = NULL, \
+         output_stderr = NULL WHERE tasks.active = 0";
     let active = i64::from(status == TaskStatus::Assigned);
     let values = binds![
         task.as_str(),

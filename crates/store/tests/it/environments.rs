@@ -1,6 +1,8 @@
 //! Making, moving and ending environments.
 
-use fuse_model::{AuditKind, Endpoint, OperationKind, State, TaskId, TaskStatus, Trigger};
+use fuse_model::{
+    AuditKind, Endpoint, OperationKind, State, TaskId, TaskOutput, TaskStatus, Trigger,
+};
 use fuse_store::{
     Change, EnvironmentFilter, FailedCreate, Guarded, Inserted, Page, Removal, StoreError,
     TaskChange,
@@ -22,6 +24,7 @@ contract! {
     two_task_ids_of_one_name_do_not_share_it,
     the_default_backend_is_charged_nowhere,
     activity_only_goes_forward,
+    a_script_s_output_stays_with_its_task,
 }
 
 async fn a_create_reads_back(db: Db) {
@@ -390,4 +393,31 @@ async fn activity_only_goes_forward(db: Db) {
         .expect("writes");
     let seen = get(&store, &made.id).await.expect("is");
     assert_eq!((seen.activity_at, seen.version), (later, made.version));
+}
+
+async fn a_script_s_output_stays_with_its_task(db: Db) {
+    let store = db.open().await;
+    let made = create(&store, "t", 0, &[]).await;
+    let task = TaskId::new("t");
+    let output = || async { store.task_output(&task).await.expect("reads") };
+    assert_eq!(output().await, None);
+    let wrote = TaskOutput {
+        exit_code: 3,
+        stdout: "out".to_owned(),
+        stderr: "é\n".to_owned(),
+    };
+    let set = |environment| store.task_set_output(&task, environment, wrote.clone());
+    let another = id("another");
+    set(&another).await.expect("writes");
+    assert_eq!(output().await, None, "of an environment that lost the task");
+    set(&made.id).await.expect("writes");
+    let removal = Removal {
+        task: TaskChange::Failed("script".to_owned()),
+        ..Removal::default()
+    };
+    let removed = store.environment_remove(&made, Trigger::CreateFailed, removal);
+    assert_eq!(removed.await.expect("removes"), Guarded::Updated(()));
+    assert_eq!(output().await, Some(wrote), "outlives the environment");
+    create(&store, "t", 0, &[]).await;
+    assert_eq!(output().await, None, "a new run starts without");
 }

@@ -14,10 +14,13 @@ use crate::{
     control::OPERATION_TTL,
     error::{Missing, chain},
     provider::{LookupError, ProviderError},
+    redact::Redactor,
 };
 
 /// Text of a task whose environment was destroyed on request.
 const FORCED: &str = "vm force destroyed";
+/// Most of a failure's text that is stored (bytes).
+const TEXT_LIMIT: usize = 8192;
 /// Pause between two looks at an environment that somebody else destroys, in case its
 /// event was missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -136,7 +139,9 @@ impl Control {
 
     /// Keeps the record and says why it is still there.
     async fn note_refusal(&self, record: &Environment, refused: Refused) -> Error {
+        // A host's text: bounded, and without what a database does not take.
         let text = format!("destroy: {}", chain(&refused));
+        let text = Redactor::default().clean_head(&text, TEXT_LIMIT);
         tracing::warn!(vm_id = %record.id, error = text, "cannot destroy a VM, will try again");
         let change = Change {
             error: Some(text),

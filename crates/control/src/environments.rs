@@ -1,6 +1,6 @@
 //! Reading environments and tasks.
 
-use fuse_model::{Environment, EnvironmentId, HostId, Task, TaskId};
+use fuse_model::{Environment, EnvironmentId, HostId, Task, TaskId, TaskOutput};
 use fuse_store::{EnvironmentFilter, Listing, Page};
 
 use crate::{Control, Error, error::Missing};
@@ -27,13 +27,14 @@ impl Control {
         Ok(self.inner.store.environment_list(filter, page).await?)
     }
 
-    /// One task; it outlives its environment.
+    /// One task and what its startup script wrote; both outlive the environment.
     ///
     /// # Errors
     /// It does not exist, or the store fails.
-    pub async fn task_get(&self, id: &TaskId) -> Result<Task, Error> {
+    pub async fn task_get(&self, id: &TaskId) -> Result<(Task, Option<TaskOutput>), Error> {
         let found = self.inner.store.task_get(id).await?;
-        Ok(found.ok_or_else(|| Missing::Task(id.clone()))?)
+        let task = found.ok_or_else(|| Missing::Task(id.clone()))?;
+        Ok((task, self.inner.store.task_output(id).await?))
     }
 
     /// Checks that a host that a create request pins is registered.

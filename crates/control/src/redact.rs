@@ -34,15 +34,28 @@ impl Redactor {
         Self { values }
     }
 
-    /// The text without any of the values.
+    /// The text without any of the values. NUL, which a database does not take in a
+    /// text, is replaced too.
     #[must_use]
     pub(crate) fn clean(&self, text: &str) -> String {
-        let mut clean = text.to_owned();
+        let mut clean = text.replace('\0', "\u{fffd}");
         for value in &self.values {
             if clean.contains(value.as_str()) {
                 clean = clean.replace(value.as_str(), MARK);
             }
         }
+        clean
+    }
+
+    /// As [`Redactor::clean`], cut after `max` bytes.
+    #[must_use]
+    pub(crate) fn clean_head(&self, text: &str, max: usize) -> String {
+        let mut clean = self.clean(text);
+        let mut end = clean.len().min(max);
+        while !clean.is_char_boundary(end) {
+            end -= 1;
+        }
+        clean.truncate(end);
         clean
     }
 
@@ -82,6 +95,12 @@ mod tests {
             "TED]y".replace("TED]y", "ED]yy")
         );
         assert!(!redactor.clean_tail(b"xx0123456789yy", 8).contains("89"));
+    }
+
+    #[test]
+    fn nul_is_replaced_and_heads_are_cut_between_characters() {
+        assert_eq!(Redactor::default().clean("a\0b"), "a\u{fffd}b");
+        assert_eq!(Redactor::default().clean_head("aää", 4), "aä");
     }
 
     #[test]

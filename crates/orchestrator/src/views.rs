@@ -73,13 +73,17 @@ pub(crate) fn event(event: model::EnvironmentEvent) -> wire::Event {
 }
 
 /// A task as the API shows it.
-pub(crate) fn task(task: model::Task, output: Option<wire::TaskOutput>) -> wire::Task {
+pub(crate) fn task(task: model::Task, output: Option<model::TaskOutput>) -> wire::Task {
     wire::Task {
         task_id: task.id.into_string(),
         vm_id: task.environment_id.into_string(),
         run_status: task.status.as_str().to_owned(),
         last_error: task.last_error,
-        output,
+        output: output.map(|output| wire::TaskOutput {
+            exit_code: output.exit_code,
+            stdout: output.stdout,
+            stderr: output.stderr,
+        }),
         assigned_at: task.assigned_at,
         updated_at: task.updated_at,
     }

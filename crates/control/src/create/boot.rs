@@ -121,8 +121,40 @@ impl Boot<'_> {
         )
         .await;
         match outcome {
-            Ok(_) => Ok(()),
-            Err((failed, _)) => Err(failed),
+            Ok(output) => {
+                self.keep_output(output).await;
+                Ok(())
+            }
+            Err((failed, output)) => {
+                if let Some(output) = output {
+                    self.keep_output(output).await;
+                }
+                Err(failed)
+            }
+        }
+    }
+
+    /// Keeps what the script wrote with the task. Losing it is no reason to fail.
+    async fn keep_output(&self, output: ScriptOutput) {
+        let Some(task) = &self.record.task_id else {
+            return;
+        };
+        let kept = fuse_model::TaskOutput {
+            exit_code: output.exit_code,
+            stdout: self.redactor.clean_tail(&output.stdout, OUTPUT_TAIL),
+            stderr: self.redactor.clean_tail(&output.stderr, OUTPUT_TAIL),
+        };
+        if let Err(e) = self
+            .control
+            .inner
+            .store
+            .task_set_output(task, &self.record.id, kept)
+            .await
+        {
+            tracing::warn!(
+                vm_id = %self.record.id, error = %crate::error::chain(&e),
+                "cannot keep the output of a startup script"
+            );
         }
     }
 }

@@ -16,6 +16,8 @@ use crate::{
 const BUILD_STATUS: i32 = 90;
 /// Most of a script's standard error that stands in a message (bytes).
 const STDERR_TAIL: usize = 4096;
+/// Most of any other failure's text, which may be a host's (bytes).
+const TEXT_LIMIT: usize = 8192;
 
 /// Which part of a startup script failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +158,7 @@ impl BootError {
             | Self::Boot(_)
             | Self::Upload(_)
             | Self::Script(_)
-            | Self::StartAgent(_) => redactor.clean(&chain(self)),
+            | Self::StartAgent(_) => redactor.clean_head(&chain(self), TEXT_LIMIT),
         };
         CreateFailure {
             kind: self.kind(),

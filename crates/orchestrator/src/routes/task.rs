@@ -18,6 +18,6 @@ pub(super) async fn get(
 ) -> Result<Json<Task>, ApiError> {
     let id = super::path_id(id, "task")?;
     let id = TaskId::new(id);
-    let task = app.control.task_get(&id).await?;
-    Ok(Json(views::task(task, None)))
+    let (task, output) = app.control.task_get(&id).await?;
+    Ok(Json(views::task(task, output)))
 }

@@ -27,6 +27,7 @@ pub mod inputs;
 pub mod layers;
 mod lint;
 pub mod model;
+pub mod scaffold;
 pub mod schema;
 mod shape;
 pub mod sources;

@@ -10,6 +10,7 @@ mod manifest;
 mod paths;
 pub mod request;
 mod script;
+mod yaml_text;
 
 use std::collections::{BTreeMap, BTreeSet};
 

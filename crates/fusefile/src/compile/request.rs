@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::json;
+use super::{json, yaml_text};
 
 /// What a create sends, without the values of secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -151,6 +151,13 @@ impl Request {
         let mut text = json::pretty(self);
         text.push('\n');
         text
+    }
+
+    /// The YAML form: the keys of the JSON form in their order, text of several lines as literal blocks.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        // Plain data with string keys: it always has a value.
+        yaml_text::render(&serde_json::to_value(self).unwrap_or_default())
     }
 }
 

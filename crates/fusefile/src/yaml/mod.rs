@@ -7,10 +7,14 @@
 mod build;
 mod scalar;
 mod text;
+#[cfg(test)]
+mod to_json;
 
 pub(crate) use build::{Tree, build};
-pub(crate) use scalar::{Number, as_bool, as_number, tag_of};
+pub(crate) use scalar::{Number, as_bool, as_number, is_text, resolves_to_text, tag_of};
 pub(crate) use text::to_utf8;
+#[cfg(test)]
+pub(crate) use to_json::to_json;
 
 use crate::diagnostic::Position;
 

@@ -44,6 +44,21 @@ fn resolve(text: &str) -> Tag {
     }
 }
 
+/// Whether `text` written plainly is read as that text by everybody: by these rules, and by readers for
+/// which `yes` and `off` are truth values.
+pub(crate) fn resolves_to_text(text: &str) -> bool {
+    resolve(text) == Tag::Str && as_bool(text, true).is_none()
+}
+
+/// Whether a literal block or double quotes can hold every character of `text` as it is.
+pub(crate) fn is_text(text: &str) -> bool {
+    text.chars().all(|c| match c {
+        '\n' | '\t' => true,
+        '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => false,
+        c => !c.is_control(),
+    })
+}
+
 /// The number that `text` spells.
 pub(crate) fn as_number(text: &str) -> Option<Number> {
     let (negative, body) = match text.as_bytes().first()? {

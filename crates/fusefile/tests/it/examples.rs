@@ -196,3 +196,15 @@ fn kiosk() {
     let refused = compiled(&with_image, &tree).refuses_seed().unwrap();
     assert_eq!(refused.field.as_deref(), Some("image"));
 }
+
+#[test]
+fn as_yaml() {
+    for (name, source) in [
+        ("toolbox", example!("toolbox", "Fusefile")),
+        ("shop", example!("shop", "Fusefile")),
+    ] {
+        let compiled = compiled(source, &Memory::default());
+        let request = compiled.request(name, &Start::Cold, &BTreeMap::new());
+        insta::assert_snapshot!(request.to_yaml());
+    }
+}

@@ -228,13 +228,13 @@ fn post_job(target: Target, token: &str, path: &str) -> Job {
 }
 
 fn vsock_socket(stack: &Stack, id: &str) -> Result<PathBuf> {
-    let sockets = stack.dir().join("run");
-    let names = leftovers::files_about(&sockets, "vsock");
-    let socket = names
-        .iter()
-        .find(|name| !name.ends_with("_1025"))
-        .map(PathBuf::from);
-    socket.with_context(|| format!("no vsock socket of {id} in {}", sockets.display()))
+    let socket = stack.dir().join("run").join(format!("{id}.v"));
+    ensure!(
+        socket.exists(),
+        "no vsock socket of {id} at {}",
+        socket.display()
+    );
+    Ok(socket)
 }
 
 fn text(path: &Path) -> String {

@@ -20,6 +20,8 @@ pub(crate) async fn disk_is_full(_: Suite) -> Result<()> {
     let fc_dir = small_file_system(&slot)?;
     let options = StackOptions {
         fc_dir: Some(fc_dir.clone()),
+        // The default keeps a gigabyte free, which is more than this file system has.
+        agent_env: vec![("FUSE_MIN_FREE_MB".into(), "8".into())],
         ..StackOptions::default()
     };
     let stack = Stack::start_in(slot, options).await?;

@@ -202,12 +202,8 @@ impl Stack {
     }
 
     fn lay_out(&self) -> Result<()> {
-        for dir in [
-            self.logs(),
-            self.socket_dir(),
-            self.fc_dir(),
-            self.images_dir(),
-        ] {
+        // The socket directory is left to the agent, which wants it private.
+        for dir in [self.logs(), self.fc_dir(), self.images_dir()] {
             std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         }
         let kernel = self.fc_dir().join("vmlinux.bin");

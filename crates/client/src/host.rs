@@ -36,4 +36,34 @@ impl Client {
         self.fetch(self.call(Method::GET, &["v1", "hosts", id])?)
             .await
     }
+
+    /// Takes a host out of placement; what runs there goes on.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn cordon_host(&self, id: &str) -> Result<(), Error> {
+        self.act_on_host(id, "cordon").await
+    }
+
+    /// Puts a host back into placement.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn uncordon_host(&self, id: &str) -> Result<(), Error> {
+        self.act_on_host(id, "uncordon").await
+    }
+
+    /// Removes a host that has no environments.
+    ///
+    /// # Errors
+    /// See [`Error`]; a conflict while environments are assigned to it.
+    pub async fn remove_host(&self, id: &str) -> Result<(), Error> {
+        self.perform(self.call(Method::DELETE, &["v1", "hosts", id])?)
+            .await
+    }
+
+    async fn act_on_host(&self, id: &str, action: &str) -> Result<(), Error> {
+        let call = self.call(Method::POST, &["v1", "hosts", id])?;
+        self.perform(call.query(&[("action", Some(action))])).await
+    }
 }

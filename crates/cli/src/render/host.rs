@@ -85,6 +85,40 @@ pub(crate) fn block(host: &Host, now: Timestamp) -> String {
     block.render_host()
 }
 
+/// What is allocated and what is free. Bookkeeping, not load.
+pub(crate) fn metrics(host: &Host) -> String {
+    let (allocated, capacity) = (&host.allocated, &host.capacity);
+    let free = |a: i32, c: i32| format!("{a} / {c} ({} free", (c - a).max(0));
+    let plain = |a: i32, c: i32| free(a, c) + ")";
+    let mut block = Block::new();
+    block
+        .row("host", host.id.as_str())
+        .row("state", style::state(&host.state))
+        .row("cpus", plain(allocated.cpus, capacity.cpus))
+        .row("ram mb", plain(allocated.ram_mb, capacity.ram_mb))
+        .row(
+            "storage gb",
+            plain(allocated.storage_gb, capacity.storage_gb),
+        )
+        .row("vms", plain(allocated.vm_count, capacity.vm_count));
+    if capacity.gpus > 0 {
+        let kind = match capacity.gpu_kind.as_str() {
+            "" => String::new(),
+            kind => format!(", {kind}"),
+        };
+        block.row("gpus", free(allocated.gpus, capacity.gpus) + &kind + ")");
+    }
+    for (profile, count) in &capacity.mig_profiles {
+        let taken = allocated
+            .mig_profiles
+            .get(profile)
+            .copied()
+            .unwrap_or_default();
+        block.row(format!("mig {profile}"), plain(taken, *count));
+    }
+    block.render()
+}
+
 /// Whole GPUs with their kind; nothing on a host without any.
 fn gpus(host: &Host, slash: &str) -> Option<String> {
     let (allocated, capacity) = (&host.allocated, &host.capacity);
@@ -212,6 +246,16 @@ updated       2026-01-15 10:00
         }];
         host.allocated.mig_instance_uuids = vec!["MIG-0a1b2c3d-ffff".into()];
         insta::assert_snapshot!("host_block_full", plain(&block(&host, now())));
+    }
+
+    #[test]
+    fn metrics_tell_what_is_free() {
+        let mut host = registered();
+        host.allocated.cpus = 4;
+        host.capacity.gpus = 2;
+        host.capacity.gpu_kind = "a100".into();
+        host.capacity.mig_profiles = [("1g.10gb".into(), 4)].into();
+        insta::assert_snapshot!("host_metrics", plain(&metrics(&host)));
     }
 
     #[test]

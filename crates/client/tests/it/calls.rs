@@ -59,6 +59,9 @@ async fn every_call_has_its_method_path_and_body() {
         (3, "o", "e")
     );
     client.destroy("a/b").await.unwrap();
+    client.cordon_host("h1").await.unwrap();
+    client.uncordon_host("h1").await.unwrap();
+    client.remove_host("h1").await.unwrap();
 
     let seen = server.seen();
     let lines: Vec<_> = seen.iter().map(|seen| seen.line.as_str()).collect();
@@ -71,6 +74,9 @@ async fn every_call_has_its_method_path_and_body() {
             "POST /v1/environments",
             "POST /v1/environments/fuse-a?action=exec",
             "DELETE /v1/environments/a%2Fb",
+            "POST /v1/hosts/h1?action=cordon",
+            "POST /v1/hosts/h1?action=uncordon",
+            "DELETE /v1/hosts/h1",
         ]
     );
     assert!(

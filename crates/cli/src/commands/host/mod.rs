@@ -5,11 +5,12 @@ mod register;
 
 use clap::{Args, Subcommand};
 use fuse_client::ApiError;
-use fuse_wire_api::{Host, HostList};
+use fuse_wire_api::{Allocated, Capacity, Host, HostList};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::paging::{PageArgs, warn_of_more};
+use super::{confirm, done};
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::render;
@@ -61,6 +62,11 @@ pub(crate) enum Error {
         /// Which token is meant.
         hint: String,
     },
+    /// No id, and none to fall back on.
+    #[error(
+        "no host given and none is active: `fuse host <id>` selects one, `fuse hosts` lists them"
+    )]
+    NoActiveHost,
     /// An id that looks like a misspelt verb.
     #[error("not found: host {id}{hint}")]
     Unknown {
@@ -133,6 +139,21 @@ pub(crate) enum HostCommand {
     /// Show one host.
     #[command(after_help = "Example:\n  fuse host get prod-east-1")]
     Get(IdArgs),
+    /// Take a host out of placement; what runs there goes on (master token).
+    #[command(after_help = "Example:\n  fuse host cordon prod-east-1")]
+    Cordon(IdArgs),
+    /// Put a host back into placement (master token).
+    #[command(after_help = "Example:\n  fuse host uncordon prod-east-1")]
+    Uncordon(IdArgs),
+    /// Remove a host that has no environments (master token).
+    #[command(
+        visible_aliases = ["rm", "deregister"],
+        after_help = "Example:\n  fuse host remove prod-east-1 --yes"
+    )]
+    Remove(RemoveArgs),
+    /// Show how much of a host is allocated and how much is free.
+    #[command(after_help = "Example:\n  fuse host metrics prod-east-1")]
+    Metrics(MetricsArgs),
 }
 
 /// A host by id.
@@ -140,6 +161,23 @@ pub(crate) enum HostCommand {
 pub(crate) struct IdArgs {
     /// Id of the host.
     pub(crate) id: String,
+}
+
+/// `host remove`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// Id of the host.
+    pub(crate) id: String,
+    /// Do not ask.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// `host metrics`.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Id of the host [default: the active host].
+    pub(crate) id: Option<String>,
 }
 
 /// Runs `hosts`.
@@ -167,6 +205,26 @@ async fn run_command(app: &App, command: HostCommand) -> Result<(), CliError> {
             let host = app.client()?.host(&args.id).await?;
             show(app, &host)
         }
+        HostCommand::Cordon(args) => {
+            app.client()?.cordon_host(&args.id).await?;
+            done(
+                app,
+                &args.id,
+                "cordon",
+                &format!("cordoned host {}: nothing new is placed there", args.id),
+            )
+        }
+        HostCommand::Uncordon(args) => {
+            app.client()?.uncordon_host(&args.id).await?;
+            done(
+                app,
+                &args.id,
+                "uncordon",
+                &format!("uncordoned host {}", args.id),
+            )
+        }
+        HostCommand::Remove(args) => remove(app, &args).await,
+        HostCommand::Metrics(args) => metrics(app, args.id.as_deref()).await,
     }
 }
 
@@ -213,6 +271,48 @@ fn show(app: &App, host: &Host) -> Result<(), CliError> {
     Ok(())
 }
 
+async fn remove(app: &App, args: &RemoveArgs) -> Result<(), CliError> {
+    confirm(
+        app,
+        args.yes,
+        &format!("Remove host {} from the fleet?", args.id),
+    )?;
+    app.client()?.remove_host(&args.id).await?;
+    let context = app.context()?;
+    if context.active_host.as_deref() == Some(args.id.as_str()) {
+        app.file
+            .update(|config| config.set_active_host(&context.name, None))?;
+        app.io.note("it was the active host; none is active now");
+    }
+    done(
+        app,
+        &args.id,
+        "remove",
+        &format!("removed host {}", args.id),
+    )
+}
+
+async fn metrics(app: &App, id: Option<&str>) -> Result<(), CliError> {
+    #[derive(Serialize)]
+    struct Metrics<'a> {
+        allocated: &'a Allocated,
+        capacity: &'a Capacity,
+        host_id: &'a str,
+        state: &'a str,
+    }
+    let id = id.or(app.active_host()).ok_or(Error::NoActiveHost)?;
+    let host = app.client()?.host(id).await?;
+    if app.io.is_json() {
+        return Ok(app.io.json(&Metrics {
+            allocated: &host.allocated,
+            capacity: &host.capacity,
+            host_id: &host.id,
+            state: &host.state,
+        })?);
+    }
+    Ok(app.io.data(&render::host::metrics(&host))?)
+}
+
 #[derive(Serialize)]
 struct ActiveHost<'a> {
     active_host: Option<&'a str>,
@@ -252,7 +352,7 @@ async fn select(app: &App, id: &str) -> Result<(), CliError> {
 
 /// A mistyped verb arrives as a host id; name the verb.
 fn unknown(error: fuse_client::Error, id: &str) -> CliError {
-    const VERBS: [&str; 2] = ["register", "get"];
+    const VERBS: [&str; 6] = ["register", "get", "cordon", "uncordon", "remove", "metrics"];
     if !error.is_not_found() {
         return error.into();
     }

@@ -1,0 +1,211 @@
+//! `hosts` and `host`.
+
+use crate::fake::{Fake, empty, error, host, json};
+use crate::fuse::User;
+
+const NOTE: &str =
+    "note: last_seen is set at registration and not refreshed; it is not a liveness signal\n";
+
+#[test]
+fn registration_prints_the_published_block() {
+    let server = Fake::start(|seen| {
+        let warnings = ["declared cpus (32) exceeds probed host capacity (16)"];
+        (seen.line == "POST /v1/hosts").then(|| json(201, &host("prod-east-1", &warnings)))
+    });
+    let user = User::connected(&server.url(), "tok").with("FC_AGENT_TOKEN", "agents-own");
+    let args = [
+        "host",
+        "register",
+        "prod-east-1",
+        "--url",
+        "http://10.0.0.5:8090",
+        "--max-vms",
+        "20",
+    ];
+    let run = user.run(&args).ok();
+    let age = run
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("last seen"))
+        .unwrap();
+    let age = age
+        .trim_start_matches("last seen     2026-01-15 10:00 ")
+        .to_owned();
+    assert_eq!(
+        run.stdout,
+        format!(
+            "\
+id            prod-east-1
+url           http://10.0.0.5:8090
+region        -
+backend       firecracker
+state         active
+cpus          0 / 16
+ram mb        0 / 65536
+storage gb    0 / 500
+vms           0 / 20
+last seen     2026-01-15 10:00 {age}
+created       2026-01-15 10:00
+updated       2026-01-15 10:00
+"
+        )
+    );
+    assert_eq!(
+        run.stderr,
+        format!(
+            "registered host \"prod-east-1\"\nwarning: declared cpus (32) exceeds probed host capacity (16)\n{NOTE}"
+        )
+    );
+    let sent: serde_json::Value = serde_json::from_str(&server.seen()[0].body).unwrap();
+    assert_eq!(sent["token"], "agents-own");
+    assert_eq!(sent["capacity"]["vm_count"], 20);
+
+    // The other spelling, and JSON: the object on stdout, the note on stderr.
+    let run = user
+        .run(&[
+            "-o",
+            "json",
+            "hosts",
+            "register",
+            "prod-east-1",
+            "--url",
+            "http://h:8090",
+            "--max-vms",
+            "20",
+        ])
+        .ok();
+    assert_eq!(
+        run.json()["warnings"][0],
+        "declared cpus (32) exceeds probed host capacity (16)"
+    );
+    assert!(run.stderr.ends_with(NOTE), "{}", run.stderr);
+}
+
+#[test]
+fn a_refused_agent_token_keeps_the_published_lines_and_adds_one() {
+    let server = Fake::start(|seen| {
+        (seen.line == "POST /v1/hosts").then(|| {
+            error(
+                502,
+                "unauthorized",
+                "host agent at http://10.0.0.5:8090 rejected the token. this must be its FC_AGENT_TOKEN, not the orchestrator token",
+            )
+        })
+    });
+    let user = User::connected(&server.url(), "tok");
+    let register = |token: &str| {
+        user.run(&[
+            "host",
+            "register",
+            "a",
+            "--url",
+            "http://10.0.0.5:8090",
+            "--max-vms",
+            "1",
+            "--token",
+            token,
+        ])
+        .exits(1)
+    };
+    assert_eq!(
+        register("wrong").stderr,
+        "unauthorized: host agent at http://10.0.0.5:8090 rejected the token. this must be its FC_AGENT_TOKEN, not the orchestrator token\n\
+        \x20 re-run `fuse connect <url> --token <token>` with a valid token\n\
+        \x20 the token at fault is this command's --token; the token of context \"test\" is fine\n"
+    );
+    register("tok").says("it is the orchestrator's own");
+}
+
+#[test]
+fn what_can_be_checked_here_is_not_sent() {
+    let server = Fake::start(|_| None);
+    let user = User::connected(&server.url(), "tok");
+    let register = |more: &[&str]| {
+        let mut args = vec!["host", "register", "a"];
+        args.extend(more);
+        user.run(&args).exits(1)
+    };
+    register(&[]).says("--url");
+    register(&["--url", "http://h", "--max-vms", "1"]).says("--no-verify");
+    register(&["--url", "http://h", "--token", "t"]).says("--max-vms");
+    register(&[
+        "--url",
+        "http://h",
+        "--token",
+        "t",
+        "--max-vms",
+        "1",
+        "--gpus",
+        "1",
+    ])
+    .says("invalid argument: gpus > 0 requires backend \"qemu\"");
+    assert_eq!(server.lines(), Vec::<String>::new());
+}
+
+#[test]
+fn lists_page_and_mark_the_active_host() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "GET /v1/hosts/h2" => Some(json(200, &host("h2", &[]))),
+        "GET /v1/hosts/regster" => Some(error(404, "not_found", "host regster not found")),
+        "GET /v1/hosts" | "GET /v1/hosts?limit=200" => Some(json(
+            200,
+            &format!(r#"{{"hosts":[{}],"next_cursor":"abc"}}"#, host("h1", &[])),
+        )),
+        line if line.contains("cursor=abc") => {
+            Some(json(200, &format!(r#"{{"hosts":[{}]}}"#, host("h2", &[]))))
+        }
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    user.run(&["host"]).ok().says("no active host");
+    user.run(&["host", "regster"])
+        .exits(1)
+        .says("did you mean `fuse host register`?");
+    user.run(&["host", "h2"]).ok().says("active host: h2");
+    assert_eq!(
+        user.run(&["host", "-o", "json"]).ok().json()["active_host"],
+        "h2"
+    );
+
+    let first = user
+        .run(&["hosts"])
+        .ok()
+        .says("--cursor abc")
+        .says("--all-pages");
+    assert!(first.stdout.contains("h1") && !first.stdout.contains("h2"));
+    let all = user.run(&["hosts", "list", "--all-pages"]).ok();
+    assert_eq!(all.stderr, "");
+    assert!(
+        all.stdout.contains("│   │ h1 │") && all.stdout.contains("│ * │ h2 │"),
+        "{}",
+        all.stdout
+    );
+    let json = user
+        .run(&["hosts", "--all-pages", "-o", "json"])
+        .ok()
+        .json();
+    assert_eq!(json["hosts"].as_array().unwrap().len(), 2);
+    assert!(json.get("next_cursor").is_none());
+}
+
+#[test]
+fn removal_asks_and_forgets_the_active_host() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "GET /v1/hosts/h1" => Some(json(200, &host("h1", &[]))),
+        "DELETE /v1/hosts/h1" | "POST /v1/hosts/h1?action=cordon" => Some(empty()),
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    user.run(&["host", "h1"]).ok();
+    let run = user.run(&["host", "cordon", "h1", "-o", "json"]).ok();
+    assert_eq!(
+        run.json(),
+        serde_json::json!({"id": "h1", "action": "cordon"})
+    );
+    user.run(&["host", "remove", "h1"]).exits(1).says("--yes");
+    assert!(!server.lines().iter().any(|line| line.starts_with("DELETE")));
+    user.run(&["host", "rm", "h1", "--yes"])
+        .ok()
+        .says("removed host h1");
+    assert!(!user.config().contains("active_host"));
+}

@@ -1,0 +1,21 @@
+//! The program `fuse` itself, against an orchestrator that a test scripts, and against the real one
+//! on its stub provider when that has been built.
+
+#[cfg(test)]
+mod completion;
+#[cfg(test)]
+mod connect;
+#[cfg(test)]
+mod environments;
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod fuse;
+#[cfg(test)]
+mod hosts;
+#[cfg(test)]
+mod local;
+#[cfg(test)]
+mod real;
+#[cfg(test)]
+mod up;

@@ -15,7 +15,7 @@ use crate::config::{DriveError, DriveUpdate, NetworkError, NetworkUpdate, VmConf
 use crate::host::HostParts;
 use crate::qemu::{
     BlockSetIoThrottle, Channels, Cont, Exit, MigrateSetCapabilities, Qemu, QemuError, QmpError,
-    SendKey, Start, Stop, arguments, channel, drive_device,
+    SendKey, Start, Stop, arguments, channel, drive_backend,
 };
 use crate::vsock::Bridge;
 
@@ -172,7 +172,7 @@ impl Vm {
         };
         let mut changed = drive.clone();
         changed.rate_limiter = Some(drive.rate_limiter.unwrap_or_default().updated(limiter));
-        let command = BlockSetIoThrottle::new(drive_device(&id), changed.throttle()?);
+        let command = BlockSetIoThrottle::new(drive_backend(&id), changed.throttle()?);
         self.qemu
             .qmp
             .execute(command)
@@ -237,7 +237,7 @@ async fn launch(
     for drive in &config.drives {
         let throttle = drive.throttle()?;
         if throttle != crate::config::Throttle::default() {
-            let command = BlockSetIoThrottle::new(drive_device(&drive.drive_id), throttle);
+            let command = BlockSetIoThrottle::new(drive_backend(&drive.drive_id), throttle);
             qemu.qmp.execute(command).await?;
         }
     }

@@ -85,9 +85,13 @@ pub(crate) fn arguments(config: &VmConfig, channels: &Channels, start: Start<'_>
     args.0
 }
 
-/// Id of the device of a drive, which the monitor takes too.
-pub(crate) fn drive_device(drive_id: &str) -> String {
-    format!("drive-{drive_id}")
+fn drive_id(drive: &Drive) -> String {
+    format!("drive-{}", drive.drive_id)
+}
+
+/// Where the monitor finds the block backend of the drive `id`.
+pub(crate) fn drive_backend(id: &str) -> String {
+    format!("/machine/peripheral/drive-{id}/virtio-backend")
 }
 
 #[derive(Default)]
@@ -110,7 +114,7 @@ impl Arguments {
     }
 
     fn machine(&mut self, machine: MachineConfig) {
-        let options = "q35,graphics=off,hpet=off,sata=off,smbus=off,smm=off,usb=off,vmport=off";
+        let options = "q35,hpet=off,sata=off,smbus=off,smm=off,usb=off,vmport=off";
         match machine.huge_pages {
             HugePages::None => {
                 self.pair("-machine", options);
@@ -162,7 +166,7 @@ impl Arguments {
         });
         self.pair("-blockdev", block.to_string());
         self.device(&json!({
-            "driver": "virtio-blk-pci", "id": drive_device(&drive.drive_id), "drive": node,
+            "driver": "virtio-blk-pci", "id": drive_id(drive), "drive": node,
         }));
     }
 

@@ -46,7 +46,7 @@ fn full() -> VmConfig {
     .unwrap()
 }
 
-const MACHINE: &str = "q35,graphics=off,hpet=off,sata=off,smbus=off,smm=off,usb=off,vmport=off";
+const MACHINE: &str = "q35,hpet=off,sata=off,smbus=off,smm=off,usb=off,vmport=off";
 
 #[test]
 fn a_bare_machine_has_a_console_and_a_monitor() {

@@ -8,7 +8,7 @@ mod qmp_types;
 #[cfg(test)]
 mod cmdline_tests;
 
-pub(crate) use cmdline::{Channels, Start, arguments, drive_device};
+pub(crate) use cmdline::{Channels, Start, arguments, drive_backend};
 pub(crate) use process::{Exit, Qemu, QemuError, channel};
 pub(crate) use qmp::QmpError;
 pub(crate) use qmp_types::{

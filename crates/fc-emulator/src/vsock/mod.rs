@@ -4,5 +4,8 @@
 mod bridge;
 mod listener;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use bridge::Bridge;
 pub(crate) use listener::Listener;

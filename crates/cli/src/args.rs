@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::commands::compile::CompileArgs;
 use crate::commands::completion::CompletionArgs;
 use crate::commands::connect::ConnectArgs;
 use crate::commands::context::ContextCommand;
@@ -15,6 +16,7 @@ use crate::commands::environment::EnvironmentCommand;
 use crate::commands::host::{HostArgs, HostsArgs};
 use crate::commands::local::LocalCommand;
 use crate::commands::up::UpArgs;
+use crate::commands::validate::ValidateArgs;
 use crate::error::Report;
 use crate::io::{Format, Io};
 use crate::{VERSION, format_of_raw_args};
@@ -106,6 +108,10 @@ pub(crate) enum Command {
     },
     /// Create an environment from a Fusefile and wait until it runs.
     Up(UpArgs),
+    /// Check a Fusefile and say everything that is wrong with it.
+    Validate(ValidateArgs),
+    /// Print what a Fusefile compiles to.
+    Compile(CompileArgs),
     /// A complete stack on this machine: orchestrator, host agent, one host.
     #[command(
         arg_required_else_help = true,

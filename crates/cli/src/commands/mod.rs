@@ -1,5 +1,6 @@
 //! The commands, one file per group, and what they share.
 
+pub(crate) mod compile;
 pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod context;
@@ -10,6 +11,7 @@ pub(crate) mod local;
 pub(crate) mod paging;
 pub(crate) mod secrets;
 pub(crate) mod up;
+pub(crate) mod validate;
 
 use serde::Serialize;
 
@@ -26,6 +28,8 @@ pub(crate) async fn dispatch(app: &App, command: Command) -> Result<(), Error> {
         Command::Host(args) => host::run_host(app, args).await,
         Command::Environment { command } => environment::run(app, command).await,
         Command::Up(args) => up::run(app, args).await,
+        Command::Validate(args) => validate::run(app, &args),
+        Command::Compile(args) => compile::run(app, &args),
         Command::Local { command } => local::run(app, command).await,
         Command::Completion(args) => completion::run(app, &args),
     }

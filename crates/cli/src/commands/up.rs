@@ -114,7 +114,7 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
 }
 
 /// Reads what `copy` names. What the built-in ignore rules left out is said in any case.
-fn copy(
+pub(super) fn copy(
     app: &App,
     loaded: &Loaded,
     compiled: &Compiled,

@@ -12,6 +12,8 @@ mod fake;
 #[cfg(test)]
 mod fuse;
 #[cfg(test)]
+mod fusefile;
+#[cfg(test)]
 mod hosts;
 #[cfg(test)]
 mod local;

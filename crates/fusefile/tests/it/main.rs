@@ -11,6 +11,7 @@ mod examples;
 mod layers;
 mod properties;
 mod schema;
+mod scripts;
 mod shells;
 mod tree;
 mod walk;

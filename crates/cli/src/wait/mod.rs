@@ -149,7 +149,8 @@ pub(crate) async fn follow(
             view.step(event)?;
         }
     };
-    view.finish(started.elapsed())?;
+    let done = matches!(end, End::Reached(_) | End::Ended(_));
+    view.finish(started.elapsed(), done)?;
     Ok(end)
 }
 

@@ -133,9 +133,12 @@ impl View {
     }
 
     /// Takes the moving parts away and shows the summary of the steps.
-    pub(crate) fn finish(&mut self, wall: Duration) -> Result<(), CliError> {
+    pub(crate) fn finish(&mut self, wall: Duration, done: bool) -> Result<(), CliError> {
         if let Mode::Live(live) = &mut self.mode {
             live.stop();
+            if done {
+                self.io.faint("done");
+            }
         }
         let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
         if let (Mode::Lines | Mode::Live(_), Some(line)) = (&self.mode, self.steps.summary(wall_ms))

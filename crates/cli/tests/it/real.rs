@@ -113,7 +113,9 @@ fn a_session() {
     // The watcher may have come too late to see anything; what it sees ends with the end.
     let last = text.lines().last().unwrap_or("destroyed");
     assert!(last.contains("destroyed"), "{text}");
-    user.run(&["env", "destroy", "b", "--yes"]).exits(1);
+    user.run(&["env", "destroy", "b", "--yes"])
+        .exits(1)
+        .says("environment fuse-b is gone");
     user.run(&[
         "host",
         "register",

@@ -170,9 +170,39 @@ async fn find(app: &App, client: &Client, id: &str) -> Result<Environment, CliEr
                 ));
                 Ok(environment)
             }
-            None => Err(error.into()),
+            None => {
+                say_what_became_of_it(app, client, id).await;
+                Err(error.into())
+            }
         },
         Err(error) => Err(error.into()),
+    }
+}
+
+/// The record of an environment goes when it ends; the one of its task stays and knows why.
+async fn say_what_became_of_it(app: &App, client: &Client, id: &str) {
+    // The usual prefix of an environment's id; a fleet with another one gets no hint.
+    let bare = id.strip_prefix("fuse-").unwrap_or(id);
+    for task_id in [id, bare] {
+        if let Ok(task) = client.task(task_id).await
+            && (task.vm_id == id || task.task_id == id)
+        {
+            let why = match task.last_error.as_str() {
+                "" => String::new(),
+                error => format!(": {error}"),
+            };
+            app.io.note(&format!(
+                "environment {} is gone; its task {} {}{why}",
+                task.vm_id,
+                task.task_id,
+                if task.run_status == "failed" {
+                    "failed"
+                } else {
+                    "is over"
+                }
+            ));
+            return;
+        }
     }
 }
 

@@ -9,12 +9,17 @@
 //! * [`disk`], [`net`], [`vmm`], [`guest`]: what a VM is made of;
 //! * [`serve`], [`probe`]: the subcommands.
 
+pub mod capacity;
 pub mod config;
 pub mod disk;
 pub mod guest;
+pub mod http;
 pub mod net;
+pub mod preflight;
+pub mod probe;
 pub mod registry;
 pub mod report;
+pub mod serve;
 mod sys;
 #[cfg(test)]
 mod testing;

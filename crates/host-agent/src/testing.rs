@@ -77,8 +77,7 @@ impl Bench {
                 .or_else(|| match name {
                     "FC_DIR" => Some(root.clone()),
                     "FC_AGENT_TOKEN" => Some("t0ken".to_owned()),
-                    "FUSE_MIN_FREE_MB" => Some("1".to_owned()),
-                    "FUSE_DEFAULT_STORAGE_GB" => Some("1".to_owned()),
+                    "FUSE_MIN_FREE_MB" | "FUSE_DEFAULT_STORAGE_GB" => Some("1".to_owned()),
                     _ => None,
                 })
         };

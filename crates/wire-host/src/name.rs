@@ -3,8 +3,10 @@
 //! The id names directories, sockets and the guest's host name, so the alphabet is small. The agent
 //! applies the same rule to `{id}` in a path, so a caller may use the name it created with.
 
-/// Longest id: the guest's host name is the id, and a DNS label ends at 63.
-pub const MAX_ID_LEN: usize = 63;
+/// Longest id that an agent accepts.
+pub const MAX_ID_LEN: usize = 100;
+/// Longest host name: a DNS label.
+pub const MAX_HOSTNAME_LEN: usize = 63;
 
 /// Lower-cases, turns each run of characters outside `[a-z0-9-]` into one `-`, strips `-` at both
 /// ends; nothing left becomes `vm`.
@@ -31,6 +33,16 @@ pub fn vm_id(name: &str) -> String {
     }
 }
 
+/// The host name of a guest: its id, cut to what a host name can hold.
+#[must_use]
+pub fn hostname(id: &str) -> &str {
+    let end = id
+        .char_indices()
+        .nth(MAX_HOSTNAME_LEN)
+        .map_or(id.len(), |(end, _)| end);
+    id[..end].trim_end_matches('-')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +62,13 @@ mod tests {
         ] {
             assert_eq!(vm_id(name), id, "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_long_id_is_cut_for_the_host_name_only() {
+        let id = format!("{}-b", "a".repeat(62));
+        assert_eq!(hostname(&id), "a".repeat(62));
+        assert_eq!(hostname("vm-1"), "vm-1");
     }
 
     proptest! {

@@ -49,7 +49,7 @@ impl<'a> Env<'a> {
 
     pub(super) fn number_shared<T>(&self, name: &str, default: T, min: T) -> Result<T, ConfigError>
     where
-        T: FromStr + Display + PartialOrd,
+        T: FromStr + Display + PartialOrd + Copy,
     {
         let expected = format!("a number of at least {min}");
         let value: T = self.parse_shared(name, &default.to_string(), &expected)?;
@@ -62,7 +62,7 @@ impl<'a> Env<'a> {
 
     pub(super) fn number_own<T>(&self, name: &str, default: T, min: T) -> Result<T, ConfigError>
     where
-        T: FromStr + Display + PartialOrd,
+        T: FromStr + Display + PartialOrd + Copy,
     {
         self.number_shared(&self.own_name(name), default, min)
     }

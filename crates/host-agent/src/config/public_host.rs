@@ -63,7 +63,7 @@ impl PublicHost {
         let v6 = || route_source((Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into());
         let addresses = interface_addresses();
         let first = |want: fn(&IpAddr) -> bool| addresses.iter().copied().find(want);
-        v4().or_else(|| first(|ip| ip.is_ipv4()))
+        v4().or_else(|| first(IpAddr::is_ipv4))
             .or_else(v6)
             .or_else(|| first(|_| true))
             .map(|ip| Self(Kind::Ip(ip)))

@@ -124,7 +124,7 @@ pub struct Images {
     default: PathBuf,
     named: PathBuf,
     store: PathBuf,
-    /// Digests by identity. Held while a file is hashed, so that two creates read it once.
+    /// Digests by identity.
     known: Mutex<HashMap<Identity, String>>,
 }
 
@@ -164,7 +164,9 @@ impl Images {
                 });
             }
         };
-        let digest = self.digest(&path)?;
+        // Held for the reading and the naming, so that two creates do either once.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let digest = self.digest(&mut known, &path)?;
         let pinned = self.store.join(format!("{digest}.{EXTENSION}"));
         if !pinned.exists() {
             pin(&path, &pinned)?;
@@ -220,8 +222,11 @@ impl Images {
         }
     }
 
-    fn digest(&self, path: &Path) -> Result<String, ImageError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    fn digest(
+        &self,
+        known: &mut HashMap<Identity, String>,
+        path: &Path,
+    ) -> Result<String, ImageError> {
         let meta = fs::metadata(path).map_err(file("read", path))?;
         let identity = Identity::of(&meta);
         if let Some(digest) = known.get(&identity) {

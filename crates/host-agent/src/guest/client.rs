@@ -89,7 +89,7 @@ impl GuestClient {
         self.post(path::EXEC, request, limit).await
     }
 
-    /// Writes files.
+    /// Writes small files in one call.
     ///
     /// # Errors
     /// See [`GuestError`].
@@ -99,6 +99,22 @@ impl GuestClient {
         limit: Duration,
     ) -> Result<UploadResponse, GuestError> {
         self.post(path::FILES, request, limit).await
+    }
+
+    /// Writes one file of any size: its bytes travel as they are, so the guest needs no memory
+    /// for them.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn upload_raw(
+        &self,
+        to: &str,
+        mode: Option<&str>,
+        content: Vec<u8>,
+        limit: Duration,
+    ) -> Result<UploadResponse, GuestError> {
+        let target = file_target(to, mode);
+        self.call(http::Method::PUT, &target, content, limit).await
     }
 
     /// Starts the public surface, or starts it again.
@@ -119,10 +135,22 @@ impl GuestClient {
         body: &B,
         limit: Duration,
     ) -> Result<T, GuestError> {
-        let bound = limit + GRACE;
         let body = serde_json::to_vec(body).map_err(GuestError::Malformed)?;
+        self.call(http::Method::POST, path, body, limit).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: http::Method,
+        target: &str,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<T, GuestError> {
+        let bound = limit + GRACE;
         // The host names the pool's key only; every connection of this client leads to its guest.
-        let request = http::Request::post(format!("http://guest{path}"))
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!("http://guest{target}"))
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| GuestError::Channel(e.into()))?;
@@ -146,6 +174,16 @@ impl GuestClient {
         }
         Err(refusal(status, &body))
     }
+}
+
+/// Path and query of a raw upload.
+fn file_target(to: &str, mode: Option<&str>) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair("path", to);
+    if let Some(mode) = mode {
+        query.append_pair("mode", mode);
+    }
+    format!("{}?{}", path::FILE, query.finish())
 }
 
 fn refusal(status: StatusCode, body: &[u8]) -> GuestError {

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use fuse_wire_guest::mux::{Incoming, MuxOpener};
+use fuse_wire_guest::mux::{Incoming, MuxError, MuxOpener};
 use fuse_wire_guest::{Mux, Role};
+use futures_util::FutureExt as _;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -73,15 +74,20 @@ impl SerialTransport {
 #[async_trait]
 impl Transport for SerialTransport {
     async fn dial(&self, port: u32) -> Result<GuestStream, ChannelError> {
-        let opener = self.ask(Request::Opener).await?;
-        let stream = opener
-            .open(port)
-            .await
-            .map_err(|source| ChannelError::Broken {
+        // A session that died is noticed by the first call on it; the second gets a new one.
+        let first = self.ask(Request::Opener).await?.open(port).await;
+        let stream = match first {
+            Err(MuxError::Closed) => self.ask(Request::Opener).await?.open(port).await,
+            first => first,
+        };
+        match stream {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(MuxError::Refused { port }) => Err(ChannelError::NotServed { port }),
+            Err(error) => Err(ChannelError::Broken {
                 port,
-                source: std::io::Error::other(source),
-            })?;
-        Ok(Box::new(stream))
+                source: std::io::Error::other(error),
+            }),
+        }
     }
 
     async fn listen(&self, port: u32) -> Result<Box<dyn GuestListener>, ChannelError> {
@@ -163,9 +169,11 @@ impl Owner {
     }
 
     async fn session(&mut self) -> Result<&Mux, ChannelError> {
+        // Dead already, though its end has not been taken note of.
+        let is_dead = |mux: &Mux| mux.opener().closed().now_or_never().is_some();
         let mux = match self.mux.take() {
-            Some(mux) => mux,
-            None => {
+            Some(mux) if !is_dead(&mux) => mux,
+            _ => {
                 let port = UnixStream::connect(&self.path).await.map_err(|source| {
                     ChannelError::Connect {
                         path: self.path.clone(),

@@ -263,7 +263,7 @@ impl Actor {
             Failure::Step(step, source) => CreateError::Step {
                 id,
                 step: step.name(),
-                source,
+                source: Box::new(source),
             },
             Failure::Cancelled => CreateError::Cancelled { id },
             Failure::Busy(waited) => CreateError::Busy { waited },

@@ -22,7 +22,7 @@ pub enum VmError {
 /// A request for a machine that cannot be.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// The id would be too long for a host name.
+    /// The id would be too long.
     #[error("name is too long: its id {id:?} has {} characters and {max} are possible", .id.len())]
     NameTooLong {
         /// The id.
@@ -83,7 +83,7 @@ pub enum CreateError {
         step: &'static str,
         /// The reason.
         #[source]
-        source: StepError,
+        source: Box<StepError>,
     },
     /// It was deleted, or the agent shut down, before it was ready.
     #[error("vm {id} was deleted while it was being created")]

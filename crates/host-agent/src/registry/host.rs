@@ -16,6 +16,7 @@ use crate::disk::{ImageError, Images, OverlayError, Overlays};
 use crate::net::{Binding, Firewall, FirewallError, Forward, LinkError, Links};
 use crate::vmm::{BootSource, MachineSpec, Nic, Vmm};
 use fuse_wire_guest::boot::{BootParams, KERNEL_ARGS, Network};
+use fuse_wire_host::name;
 use fuse_wire_host::start_agent::Protocol;
 
 /// What a registry is made from.
@@ -140,7 +141,7 @@ impl Host {
         let dir = self.metas.dir(&meta.vm_id);
         let params = BootParams {
             vm_id: meta.vm_id.clone(),
-            hostname: meta.vm_id.clone(),
+            hostname: name::hostname(&meta.vm_id).to_owned(),
             network: Some(Network {
                 address: meta.slot.guest_ip,
                 prefix: crate::net::plan::LINK_PREFIX,

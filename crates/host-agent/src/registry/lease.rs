@@ -8,19 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuse_wire_guest::control;
-use fuse_wire_host::{ExecRequest, ExecResponse, UploadRequest, VmState, limits};
+use fuse_wire_host::{ExecRequest, ExecResponse, FileUpload, UploadRequest, VmState, limits};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::LeaseError;
 use super::vm::Vm;
-use crate::guest::GuestError;
+use crate::guest::{GuestClient, GuestError};
 use crate::vmm::process::log_tail;
 
 /// Leases of one VM at a time.
 pub(super) const MAX_LEASES: usize = 64;
 /// How long a broken channel may take to turn out to be an ended VMM.
 const DEATH_NOTICE: Duration = Duration::from_secs(1);
+
+/// Bytes of files that travel as JSON in one call; a guest may have little memory.
+const SMALL_FILES: usize = 1024 * 1024;
 
 /// The right to use a guest. Dropping it, or the future of a call, ends what runs.
 #[derive(Debug)]
@@ -52,6 +55,62 @@ pub(super) fn take(vm: &Arc<Vm>) -> Result<Lease, LeaseError> {
         VmState::Creating => Err(LeaseError::Booting { id: id() }),
         VmState::Deleting => Err(LeaseError::Deleted { id: id() }),
         VmState::Stopped | VmState::Unknown => Err(stopped(vm)),
+    }
+}
+
+/// Small files travel together, large ones alone and raw; all in the order given.
+async fn write_files(guest: &GuestClient, files: Vec<FileUpload>) -> Result<(), GuestError> {
+    let write = async {
+        let mut batch = Vec::new();
+        let mut room = SMALL_FILES;
+        for file in files {
+            let size = file.content.len();
+            if size > room {
+                send_batch(guest, &mut batch).await?;
+                room = SMALL_FILES;
+            }
+            if size > SMALL_FILES {
+                let FileUpload {
+                    path,
+                    mode,
+                    content,
+                } = file;
+                let limit = limits::UPLOAD_LIMIT;
+                guest
+                    .upload_raw(&path, mode.as_deref(), content, limit)
+                    .await?;
+            } else {
+                room -= size;
+                batch.push(wire_file(file));
+            }
+        }
+        send_batch(guest, &mut batch).await
+    };
+    // The bound is for all parts together.
+    let limit = limits::UPLOAD_LIMIT;
+    tokio::time::timeout(limit, write)
+        .await
+        .unwrap_or(Err(GuestError::Timeout(limit)))
+}
+
+async fn send_batch(
+    guest: &GuestClient,
+    batch: &mut Vec<control::UploadFile>,
+) -> Result<(), GuestError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let request = control::UploadRequest {
+        files: std::mem::take(batch),
+    };
+    guest.upload(&request, limits::UPLOAD_LIMIT).await.map(drop)
+}
+
+fn wire_file(file: FileUpload) -> control::UploadFile {
+    control::UploadFile {
+        path: file.path,
+        mode: file.mode,
+        content_b64: file.content.into(),
     }
 }
 
@@ -96,17 +155,8 @@ impl Lease {
     /// # Errors
     /// The guest cannot be used or refuses a file; files before that one are written.
     pub async fn upload(&self, request: UploadRequest) -> Result<(), LeaseError> {
-        let file = |file: fuse_wire_host::FileUpload| control::UploadFile {
-            path: file.path,
-            mode: file.mode,
-            content_b64: file.content.into(),
-        };
-        let request = control::UploadRequest {
-            files: request.files.into_iter().map(file).collect(),
-        };
-        self.run(self.vm.guest.upload(&request, limits::UPLOAD_LIMIT))
-            .await
-            .map(drop)
+        let write = write_files(&self.vm.guest, request.files);
+        self.run(write).await
     }
 
     async fn run<T>(

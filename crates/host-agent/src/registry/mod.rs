@@ -131,6 +131,11 @@ impl Registry {
         self.host.tasks.wait().await;
     }
 
+    #[cfg(test)]
+    pub(crate) fn leases(&self, id: &str) -> usize {
+        self.vm(id).map_or(0, |vm| vm.leases.len())
+    }
+
     fn vm(&self, id: &str) -> Result<Arc<Vm>, VmError> {
         self.host.tables.get(id).ok_or(VmError::NotFound)
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bytes::Bytes;
 use fuse_wire_guest::control::{
-    ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadRequest,
+    ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadFile, UploadRequest,
     UploadResponse, path,
 };
 use fuse_wire_guest::{GENERATION, READY_PORT, Ready, vsock};
@@ -140,8 +140,15 @@ impl Vmm for FakeVmm {
         };
         let mut command = Command::new(program);
         command
-            .args(["-c", "echo vmm started; sleep 600 & wait"])
+            .args(["-c", "sleep 600 & wait"])
             .arg(&spec.sockets.api);
+        std::fs::write(
+            &spec.log,
+            "vmm started
+",
+        )
+        .unwrap();
+        std::fs::write(&spec.log, "vmm started\n").unwrap();
         let id = spawn_detached(&mut command, &spec.log).map_err(|source| VmmError::Start {
             program: program.into(),
             source,
@@ -234,6 +241,7 @@ async fn answer(
     surface: bool,
 ) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
     let route = request.uri().path().to_owned();
+    let query = request.uri().query().map(str::to_owned);
     let body = request.into_body().collect().await.unwrap().to_bytes();
     Ok(match route.as_str() {
         path::EXEC => {
@@ -256,6 +264,15 @@ async fn answer(
             let written = u32::try_from(request.files.len()).unwrap();
             told.lock().unwrap().uploads.push(request);
             json(&UploadResponse { written })
+        }
+        path::FILE => {
+            let files = vec![UploadFile {
+                path: query.unwrap(),
+                mode: None,
+                content_b64: body.to_vec().into(),
+            }];
+            told.lock().unwrap().uploads.push(UploadRequest { files });
+            json(&UploadResponse { written: 1 })
         }
         path::SURFACE => {
             told.lock()

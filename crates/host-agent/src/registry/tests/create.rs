@@ -123,7 +123,7 @@ fn bad_requests_are_refused_before_anything_is_made() {
     in_netns(|| async {
         let bench = Bench::new();
         let registry = Registry::start(bench.parts()).await.unwrap();
-        let long = "x".repeat(64);
+        let long = "x".repeat(101);
         for (request, want) in [
             (named(&long), "too long"),
             (

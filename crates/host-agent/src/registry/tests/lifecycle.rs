@@ -55,6 +55,51 @@ fn commands_and_files_reach_the_guest() {
 }
 
 #[test]
+fn large_files_travel_alone_and_in_order() {
+    in_netns(|| async {
+        let bench = Bench::new();
+        let registry = Registry::start(bench.parts()).await.unwrap();
+        registry.create(named("vm")).await.unwrap();
+        let file = |path: &str, size: usize| FileUpload {
+            path: path.into(),
+            content: vec![7; size],
+            mode: Some("0600".into()),
+        };
+        let half = 700 * 1024;
+        let files = vec![
+            file("/a", 1),
+            file("/b", half),
+            file("/c", half),
+            file("/large one", 2 * 1024 * 1024),
+            file("/d", 1),
+        ];
+        registry
+            .lease("vm")
+            .unwrap()
+            .upload(UploadRequest { files })
+            .await
+            .unwrap();
+        let told = bench.vmm.told();
+        let paths = |n: usize| -> Vec<_> {
+            told.uploads[n]
+                .files
+                .iter()
+                .map(|file| file.path.as_str())
+                .collect()
+        };
+        assert_eq!(paths(0), ["/a", "/b"]);
+        assert_eq!(paths(1), ["/c"]);
+        assert_eq!(paths(2), ["path=%2Flarge+one&mode=0600"]);
+        assert_eq!(paths(3), ["/d"]);
+        assert_eq!(
+            told.uploads[2].files[0].content_b64.0.len(),
+            2 * 1024 * 1024
+        );
+        registry.delete("vm").await.unwrap();
+    });
+}
+
+#[test]
 fn a_delete_ends_what_runs_in_the_guest() {
     in_netns(|| async {
         let bench = Bench::new();

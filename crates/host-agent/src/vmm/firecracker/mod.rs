@@ -68,7 +68,7 @@ impl Vmm for Firecracker {
         command
             .arg("--api-sock")
             .arg(&spec.sockets.api)
-            .args(["--id", &spec.vm_id]);
+            .args(["--id", &sockets::process_id(&spec.vm_id)]);
         spawn_detached(&mut command, &spec.log).map_err(|source| VmmError::Start {
             program: self.program.clone(),
             source,

@@ -127,6 +127,15 @@ fn at(dir: &Path, stem: &str) -> Sockets {
     }
 }
 
+/// The id as Firecracker takes it, 64 characters at most.
+pub(super) fn process_id(vm_id: &str) -> String {
+    if vm_id.len() > 64 {
+        short_id(vm_id)
+    } else {
+        vm_id.to_owned()
+    }
+}
+
 fn short_id(vm_id: &str) -> String {
     let head: String = vm_id.chars().take(24).collect();
     let digest = hex::encode(Sha256::digest(vm_id.as_bytes()));
@@ -158,7 +167,7 @@ mod tests {
         let dir = root.path().join("socks");
         prepare_dir(&dir).unwrap();
         prepare_dir(&dir).unwrap();
-        let open = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+        let open: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&dir, open).unwrap();
         assert!(matches!(
             prepare_dir(&dir),
@@ -172,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_path_of_an_accepted_directory_fits(dir in "/[a-z]{1,90}", id in "[a-z0-9]{1,63}") {
+        fn every_path_of_an_accepted_directory_fits(dir in "/[a-z]{1,90}", id in "[a-z0-9]{1,100}") {
             let dir = Path::new(&dir);
             prop_assume!(longest_path(dir) <= SUN_PATH_MAX);
             for file in files(&of(dir, &id)) {

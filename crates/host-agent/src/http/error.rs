@@ -1,0 +1,166 @@
+//! The one map from errors to statuses and texts.
+//!
+//! Every error body is `text/plain`. What a caller did wrong is said as it is; what the host could
+//! not do is said with its causes, because the reader is the operator of both.
+
+use std::any::Any;
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use fuse_wire_host::text;
+
+use crate::guest::GuestError;
+use crate::registry::{CreateError, DeleteError, LeaseError, SurfaceError, VmError};
+use crate::report::chain;
+
+/// Seconds after which a refused call may be tried again.
+const RETRY_SECONDS: u32 = 5;
+
+/// A refusal or failure as it goes out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    text: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            text: text.into(),
+        }
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, text::UNAUTHORIZED)
+    }
+
+    pub(super) fn unknown_route() -> Self {
+        Self::new(StatusCode::NOT_FOUND, text::NOT_FOUND)
+    }
+
+    pub(super) fn unknown_method() -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "method not implemented")
+    }
+
+    pub(super) fn bad_request(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    pub(super) fn length_required() -> Self {
+        let text = "chunked bodies are not accepted: send a Content-Length";
+        Self::new(StatusCode::LENGTH_REQUIRED, text)
+    }
+
+    pub(super) fn too_large(limit: usize) -> Self {
+        let text = format!("the body is larger than {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    }
+
+    pub(super) fn busy(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+
+    fn vm_not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, text::VM_NOT_FOUND)
+    }
+
+    pub(super) fn internal(error: &dyn std::error::Error) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, chain(error))
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, self.text).into_response();
+        let headers = response.headers_mut();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        );
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_SECONDS));
+        }
+        response
+    }
+}
+
+/// A panic is a defect; the caller learns that it was here and nothing else.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the layer hands the panic over"
+)]
+pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let message = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    tracing::error!(message, "a handler panicked");
+    let text = "the agent failed inside; its log says where";
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+}
+
+impl From<VmError> for ApiError {
+    fn from(error: VmError) -> Self {
+        match error {
+            VmError::NotFound => Self::vm_not_found(),
+        }
+    }
+}
+
+impl From<CreateError> for ApiError {
+    fn from(error: CreateError) -> Self {
+        match &error {
+            CreateError::Spec(_) => Self::bad_request(error.to_string()),
+            CreateError::Image(image) if image.is_request() => Self::bad_request(error.to_string()),
+            CreateError::Exists { .. } | CreateError::Cancelled { .. } => {
+                Self::new(StatusCode::CONFLICT, error.to_string())
+            }
+            CreateError::Full { .. } | CreateError::Space(_) | CreateError::Busy { .. } => {
+                Self::busy(chain(&error))
+            }
+            CreateError::Image(_)
+            | CreateError::Step { .. }
+            | CreateError::Undo { .. }
+            | CreateError::Lost { .. } => Self::internal(&error),
+        }
+    }
+}
+
+impl From<DeleteError> for ApiError {
+    fn from(error: DeleteError) -> Self {
+        match error {
+            DeleteError::Vm(error) => error.into(),
+            DeleteError::ShuttingDown { .. } => Self::busy(error.to_string()),
+            DeleteError::Undo { .. } => Self::internal(&error),
+        }
+    }
+}
+
+impl From<LeaseError> for ApiError {
+    fn from(error: LeaseError) -> Self {
+        match &error {
+            LeaseError::Vm(VmError::NotFound) | LeaseError::Deleted { .. } => Self::vm_not_found(),
+            LeaseError::Booting { .. } | LeaseError::Busy { .. } => Self::busy(error.to_string()),
+            LeaseError::Stopped { .. } => Self::new(StatusCode::CONFLICT, error.to_string()),
+            LeaseError::Guest(GuestError::Refused { reason }) => Self::bad_request(reason.clone()),
+            LeaseError::Guest(_) => Self::internal(&error),
+        }
+    }
+}
+
+impl From<SurfaceError> for ApiError {
+    fn from(error: SurfaceError) -> Self {
+        match error {
+            SurfaceError::Vm(error) => error.into(),
+            SurfaceError::Lease(error) => error.into(),
+            SurfaceError::NoPort { .. } => Self::busy(error.to_string()),
+            SurfaceError::Store { .. }
+            | SurfaceError::Publish { .. }
+            | SurfaceError::Guest { .. }
+            | SurfaceError::NotRunning { .. } => Self::internal(&error),
+        }
+    }
+}

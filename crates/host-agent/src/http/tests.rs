@@ -1,0 +1,271 @@
+//! The contract's rules at the edge, over real connections.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{App, server};
+use crate::registry::Registry;
+use crate::testing::{Bench, in_netns};
+
+/// An agent on loopback, and what it answers to raw bytes.
+struct Served {
+    address: std::net::SocketAddr,
+    shutdown: CancellationToken,
+    tasks: TaskTracker,
+    registry: Registry,
+    _bench: Bench,
+}
+
+impl Served {
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let bench = Bench::with(settings);
+        let registry = Registry::start(bench.parts()).await.unwrap();
+        let listener = server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let router = App::new(registry.clone()).router();
+        let idle = bench.config.http.idle;
+        tasks.spawn(server::serve(listener, router, idle, shutdown.clone()));
+        tasks.close();
+        Self {
+            address,
+            shutdown,
+            tasks,
+            registry,
+            _bench: bench,
+        }
+    }
+
+    /// Sends bytes, closes the sending side, and reads to the end.
+    async fn raw(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
+        self.raw(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+             Authorization: Bearer t0ken\r\n{headers}\r\n{body}"
+        ))
+        .await
+    }
+
+    async fn post(&self, path: &str, body: &str) -> String {
+        let length = format!("Content-Length: {}\r\n", body.len());
+        self.send("POST", path, &length, body).await
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.tasks.wait().await;
+    }
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or(answer)
+}
+
+fn text(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
+
+#[test]
+fn every_route_asks_for_the_token_first() {
+    in_netns(|| async {
+        let served = Served::start(&[]).await;
+        for path in ["/", "/healthz", "/v1/capacity", "/v1/vm", "/nowhere"] {
+            for header in [
+                "",
+                "Authorization: Bearer wrong\r\n",
+                "Authorization: t0ken\r\n",
+            ] {
+                let request =
+                    format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
+                let answer = served.raw(&request).await;
+                assert_eq!(
+                    (status(&answer), text(&answer)),
+                    ("401", "unauthorized"),
+                    "{path}"
+                );
+                assert!(answer.contains("server: fc-agent/0.1"), "{answer}");
+                assert!(answer.contains("text/plain"), "{answer}");
+                assert!(answer.contains("content-length: 12"), "{answer}");
+            }
+        }
+        let health = served.send("GET", "/healthz", "", "").await;
+        assert_eq!(text(&health), r#"{"ok":true,"app_name":"fc-agent"}"#);
+        let capacity = served.send("GET", "/v1/capacity", "", "").await;
+        assert!(
+            text(&capacity).contains(r#""gpus":0,"gpu_devices":[]"#),
+            "{capacity}"
+        );
+        served.stop().await;
+    });
+}
+
+#[test]
+fn unknown_routes_and_methods() {
+    in_netns(|| async {
+        let served = Served::start(&[]).await;
+        for (method, path, want) in [
+            ("GET", "/v2", "404"),
+            ("POST", "/healthz", "404"),
+            ("PUT", "/v1/vm", "404"),
+            ("DELETE", "/v1/vm", "404"),
+            ("POST", "/v1/vm/a/snapshot", "404"),
+            ("PATCH", "/v1/vm", "501"),
+            ("OPTIONS", "/nowhere", "501"),
+        ] {
+            let answer = served.send(method, path, "", "").await;
+            assert_eq!(status(&answer), want, "{method} {path}: {answer}");
+        }
+        assert_eq!(text(&served.send("GET", "/v2", "", "").await), "not found");
+        served.stop().await;
+    });
+}
+
+#[test]
+fn bodies_follow_the_rules() {
+    in_netns(|| async {
+        let served = Served::start(&[("FC_AGENT_MAX_BODY_BYTES", "2048")]).await;
+        let exec = "/v1/vm/absent/exec";
+        let long = "x".repeat(3000);
+        for (headers, body, want, says) in [
+            (
+                "Transfer-Encoding: Chunked\r\n",
+                "0\r\n\r\n",
+                "411",
+                "Content-Length",
+            ),
+            (
+                "Content-Length: 3000\r\n",
+                long.as_str(),
+                "413",
+                "larger than 2048",
+            ),
+            (
+                "Content-Length: 2\r\n",
+                "[]",
+                "400",
+                "must be a JSON object",
+            ),
+            ("Content-Length: 1\r\n", "{", "400", "not valid JSON"),
+            ("", "", "400", "cmd"),
+            ("Content-Length: 2\r\n", "{}", "400", "cmd"),
+            ("Content-Length: 10\r\n", r#"{"cmd":[]}"#, "400", "cmd"),
+            (
+                "Content-Length: 11\r\n",
+                r#"{"cmd":"x"}"#,
+                "400",
+                "expected a sequence",
+            ),
+            (
+                "Content-Length: 13\r\n",
+                r#"{"cmd":["x"]}"#,
+                "404",
+                "vm not found",
+            ),
+        ] {
+            let answer = served.send("POST", exec, headers, body).await;
+            assert_eq!(status(&answer), want, "{body}: {answer}");
+            assert!(text(&answer).contains(says), "{body}: {answer}");
+        }
+        let bad = served
+            .send("POST", exec, "Content-Length: -1\r\n", "")
+            .await;
+        assert_eq!(status(&bad), "400", "{bad}");
+        served.stop().await;
+    });
+}
+
+#[test]
+fn a_body_that_stops_is_refused() {
+    in_netns(|| async {
+        let served = Served::start(&[("FC_AGENT_REQUEST_TIMEOUT", "1")]).await;
+        let headers = "Content-Length: 50\r\n";
+        let answer = served.send("POST", "/v1/vm", headers, r#"{"name":"#).await;
+        assert_eq!(status(&answer), "400", "{answer}");
+        assert!(text(&answer).contains("declared length"), "{answer}");
+        served.stop().await;
+    });
+}
+
+#[test]
+fn a_vm_over_http() {
+    in_netns(|| async {
+        let served = Served::start(&[]).await;
+        let made = served
+            .post("/v1/vm", r#"{"name":"My VM","owner":"f"}"#)
+            .await;
+        assert_eq!(status(&made), "200", "{made}");
+        assert!(
+            text(&made).starts_with(r#"{"vm_id":"my-vm","url":"127.0.0.1:19551""#),
+            "{made}"
+        );
+        let again = served.post("/v1/vm", r#"{"name":"my-vm"}"#).await;
+        assert_eq!(status(&again), "409", "{again}");
+        let list = served.send("GET", "/v1/vm?prefix=My%20", "", "").await;
+        assert!(text(&list).contains(r#""state":"running""#), "{list}");
+        let none = served.send("GET", "/v1/vm?prefix=other", "", "").await;
+        assert_eq!(text(&none), r#"{"vms":[]}"#);
+        // The id is sanitised like the name.
+        let exec = served
+            .post("/v1/vm/My%20VM/exec", r#"{"cmd":["echo","hi"]}"#)
+            .await;
+        assert!(text(&exec).contains(r#""stdout":"ZWNobyBoaQ==""#), "{exec}");
+        let upload = r#"{"files":[{"path":"/a","content_b64":"aGk="}]}"#;
+        let upload = served.post("/v1/vm/my-vm/upload", upload).await;
+        assert_eq!(text(&upload), r#"{"ok":true}"#);
+        let bad = served.post("/v1/vm/my-vm/upload", r#"{"path":"/a"}"#).await;
+        assert_eq!(
+            (status(&bad), text(&bad)),
+            ("400", "missing field: content_b64")
+        );
+        let bad = served
+            .post("/v1/vm/absent/start-agent", r#"{"manifest_path":"/m"}"#)
+            .await;
+        assert_eq!(
+            (status(&bad), text(&bad)),
+            ("400", "missing field: secrets_path")
+        );
+        let start = r#"{"manifest_path":"/m","secrets_path":"/s","expose":[{"port":80}]}"#;
+        let start = served.post("/v1/vm/my-vm/start-agent", start).await;
+        assert!(
+            text(&start).contains(r#""endpoints":[{"as":"","url":"127.0.0.1:20000""#),
+            "{start}"
+        );
+        let gone = served.send("DELETE", "/v1/vm/my-vm", "", "").await;
+        assert_eq!((status(&gone), text(&gone)), ("204", ""));
+        let gone = served.send("DELETE", "/v1/vm/my-vm", "", "").await;
+        assert_eq!((status(&gone), text(&gone)), ("404", "vm not found"));
+        served.stop().await;
+    });
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_command() {
+    in_netns(|| async {
+        let served = Served::start(&[]).await;
+        served.post("/v1/vm", r#"{"name":"vm"}"#).await;
+        let command = served.post("/v1/vm/vm/exec", r#"{"cmd":["forever"]}"#);
+        tokio::select! {
+            answer = command => panic!("{answer}"),
+            () = until(|| served.registry.leases("vm") == 1) => {}
+        }
+        until(|| served.registry.leases("vm") == 0).await;
+        let gone = served.send("DELETE", "/v1/vm/vm", "", "").await;
+        assert_eq!(status(&gone), "204");
+        served.stop().await;
+    });
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::task::yield_now().await;
+    }
+}

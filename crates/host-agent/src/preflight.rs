@@ -1,0 +1,228 @@
+//! What must be true of a host before an agent serves. One message each, which says what is wrong
+//! and what to do.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::config::Config;
+use crate::tools;
+
+/// Programs that the agent runs.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// Packet rules.
+    pub nft: PathBuf,
+    /// Overlay templates.
+    pub mkfs: PathBuf,
+}
+
+/// A host that an agent cannot serve on.
+#[derive(Debug, Error)]
+pub enum PreflightError {
+    /// Not root.
+    #[error(
+        "{app} needs root: it makes network devices and packet rules (CAP_NET_ADMIN) and VM disks; \
+         start it with sudo or as a system service"
+    )]
+    Privileges {
+        /// The program.
+        app: &'static str,
+    },
+    /// A program is not installed.
+    #[error("the program {tool} is not installed; on Debian and Ubuntu: apt-get install {package}")]
+    Tool {
+        /// The program.
+        tool: &'static str,
+        /// Package that brings it.
+        package: &'static str,
+    },
+    /// No TAP devices.
+    #[error("/dev/net/tun is missing; load the kernel module: modprobe tun")]
+    Tun,
+    /// The VMM is not there.
+    #[error("the VMM {} {problem}; set {prefix}_BIN to its path", .path.display())]
+    Vmm {
+        /// Where it should be.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+        /// Prefix of the program's variables.
+        prefix: &'static str,
+    },
+    /// A part of the guest image is not there.
+    #[error("the guest's {what} {} is missing; run: {app} image build --out {}",
+        .path.display(), .path.parent().unwrap_or(Path::new(".")).display())]
+    Image {
+        /// Which part.
+        what: &'static str,
+        /// Where it should be.
+        path: PathBuf,
+        /// The program.
+        app: &'static str,
+    },
+    /// Somebody listens already.
+    #[error("{address} is already in use; stop the other program or set {prefix}_AGENT_PORT")]
+    PortInUse {
+        /// The address.
+        address: SocketAddr,
+        /// Prefix of the program's variables.
+        prefix: &'static str,
+    },
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}; see {prefix}_AGENT_BIND and {prefix}_AGENT_PORT")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Prefix of the program's variables.
+        prefix: &'static str,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Checks what a VMM needs: its program and the image it boots.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn machine(config: &Config) -> Result<(), PreflightError> {
+    let (app, prefix) = (config.backend.app_name, config.backend.prefix);
+    let vmm = &config.paths.vmm;
+    let problem = match (vmm.exists(), tools::is_executable(vmm)) {
+        (false, _) => Some("does not exist"),
+        (true, false) => Some("is not an executable file"),
+        (true, true) => None,
+    };
+    if let Some(problem) = problem {
+        return Err(PreflightError::Vmm {
+            path: vmm.clone(),
+            problem,
+            prefix,
+        });
+    }
+    for (what, path) in [
+        ("kernel", &config.paths.kernel),
+        ("initramfs", &config.paths.initrd),
+        ("base image", &config.paths.base),
+    ] {
+        if !path.is_file() {
+            return Err(PreflightError::Image {
+                what,
+                path: path.clone(),
+                app,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Finds the tools that make disks.
+///
+/// # Errors
+/// One is not installed.
+pub fn mkfs() -> Result<PathBuf, PreflightError> {
+    find("mkfs.ext4", "e2fsprogs")
+}
+
+/// Checks everything that serving needs.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn serve(config: &Config) -> Result<Tools, PreflightError> {
+    if !may_administer_network() {
+        return Err(PreflightError::Privileges {
+            app: config.backend.app_name,
+        });
+    }
+    let tools = Tools {
+        nft: find("nft", "nftables")?,
+        mkfs: mkfs()?,
+    };
+    if !Path::new("/dev/net/tun").exists() {
+        return Err(PreflightError::Tun);
+    }
+    machine(config)?;
+    Ok(tools)
+}
+
+/// Says what a failed bind means.
+#[must_use]
+pub fn listen_error(config: &Config, source: io::Error) -> PreflightError {
+    let (address, prefix) = (config.listen, config.backend.prefix);
+    if source.kind() == io::ErrorKind::AddrInUse {
+        PreflightError::PortInUse { address, prefix }
+    } else {
+        PreflightError::Listen {
+            address,
+            prefix,
+            source,
+        }
+    }
+}
+
+fn find(tool: &'static str, package: &'static str) -> Result<PathBuf, PreflightError> {
+    tools::find(tool).ok_or(PreflightError::Tool { tool, package })
+}
+
+fn may_administer_network() -> bool {
+    let capable = rustix::thread::capabilities(None).is_ok_and(|sets| {
+        sets.effective
+            .contains(rustix::thread::CapabilitySet::NET_ADMIN)
+    });
+    capable && rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::FIRECRACKER;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn config(dir: &Path) -> Config {
+        let dir = dir.to_str().unwrap().to_owned();
+        Config::from_env(FIRECRACKER, move |name| match name {
+            "FC_DIR" => Some(dir.clone()),
+            "FC_BIN" => Some(format!("{dir}/vmm")),
+            "FC_AGENT_TOKEN" => Some("t".to_owned()),
+            _ => None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn each_missing_part_has_its_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let check = |want: &str| {
+            let error = machine(&config).unwrap_err().to_string();
+            assert!(error.contains(want), "{error}");
+        };
+        check("vmm does not exist; set FC_BIN to its path");
+        std::fs::write(&config.paths.vmm, b"").unwrap();
+        check("vmm is not an executable file");
+        std::fs::set_permissions(&config.paths.vmm, PermissionsExt::from_mode(0o755)).unwrap();
+        check("the guest's kernel");
+        std::fs::write(&config.paths.kernel, b"").unwrap();
+        check("the guest's initramfs");
+        std::fs::write(&config.paths.initrd, b"").unwrap();
+        check(&format!(
+            "run: fc-agent image build --out {}",
+            dir.path().display()
+        ));
+        std::fs::write(&config.paths.base, b"").unwrap();
+        machine(&config).unwrap();
+    }
+
+    #[test]
+    fn a_port_in_use_names_the_variable() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = listen_error(&config(dir.path()), io::ErrorKind::AddrInUse.into());
+        assert_eq!(
+            error.to_string(),
+            "0.0.0.0:8090 is already in use; stop the other program or set FC_AGENT_PORT"
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! Running an agent: start-up order, housekeeping, shutdown.
+//!
+//! The listener is opened only after every VM is known and all packet rules stand. Signals stop the
+//! agent and never a VM.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, PublicHost, PublicHostError};
+use crate::http::{App, server};
+use crate::net::firewall::Verdict;
+use crate::preflight::{self, PreflightError};
+use crate::registry::{HostError, HostParts, Registry};
+use crate::report::chain;
+use crate::vmm::Vmm;
+use crate::vmm::process::rotate_log;
+
+/// How often the packet rules are compared with what they should be.
+const VERIFY_EVERY: Duration = Duration::from_secs(60);
+/// How often the VMs' logs are measured.
+const LOGS_EVERY: Duration = Duration::from_secs(10);
+/// Longest log of a VM in bytes; as much again is kept of what was before.
+const LOG_LIMIT: u64 = 16 * 1024 * 1024;
+
+/// An agent that does not start.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The host lacks something.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+    /// No public host.
+    #[error(transparent)]
+    PublicHost(#[from] PublicHostError),
+    /// The VMs cannot be taken charge of.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// Signals cannot be received.
+    #[error("cannot receive signals")]
+    Signals(#[source] std::io::Error),
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The agent cannot start; nothing was changed on the host.
+pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> {
+    let tools = preflight::serve(&config)?;
+    let public_host = match &config.public_host {
+        Some(host) => host.clone(),
+        None => PublicHost::detect()?,
+    };
+    let shutdown = shutdown_on_signal()?;
+    // Bound before the VMs are touched, so that a second agent ends here; connections wait in the
+    // backlog until they are served.
+    let listener = server::bind(config.listen).await;
+    let listener = listener.map_err(|source| preflight::listen_error(&config, source))?;
+    let address = listener.local_addr().unwrap_or(config.listen);
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            %address,
+            "the agent's port is not encrypted: the token and uploads cross the network in clear; \
+             keep it on a private network or bind it to loopback"
+        );
+    }
+    let config = Arc::new(config);
+    let parts = HostParts {
+        config: Arc::clone(&config),
+        public_host: public_host.clone(),
+        vmm,
+        nft: tools.nft,
+        mkfs: tools.mkfs,
+    };
+    let registry = Registry::start(parts).await?;
+    let housekeeping = TaskTracker::new();
+    housekeeping.spawn(keep_rules(registry.clone(), shutdown.clone()));
+    housekeeping.spawn(keep_logs(registry.clone(), shutdown.clone()));
+    housekeeping.close();
+    tracing::info!(%address, %public_host, vms = registry.list("").len(), "serving");
+    let router = App::new(registry.clone()).router();
+    server::serve(listener, router, config.http.idle, shutdown).await;
+    housekeeping.wait().await;
+    registry.shut_down().await;
+    tracing::info!("stopped; VMs go on running");
+    Ok(())
+}
+
+fn shutdown_on_signal() -> Result<CancellationToken, ServeError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let token = CancellationToken::new();
+    let cancel = token.clone();
+    // Lives as long as the process; there is nothing to wait for.
+    TaskTracker::new().spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("shutting down");
+        cancel.cancel();
+    });
+    Ok(token)
+}
+
+async fn keep_rules(registry: Registry, shutdown: CancellationToken) {
+    let mut tick = tokio::time::interval(VERIFY_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick comes at once, and the rules were just written.
+    tick.tick().await;
+    while let Some(()) = next(&mut tick, &shutdown).await {
+        match registry.host().firewall.verify().await {
+            Ok(Verdict::Intact) => tracing::debug!("packet rules intact"),
+            Ok(Verdict::Repaired) => tracing::warn!("packet rules were changed; written anew"),
+            Err(error) => tracing::error!(error = chain(&error), "packet rules cannot be kept"),
+        }
+    }
+}
+
+async fn keep_logs(registry: Registry, shutdown: CancellationToken) {
+    let mut tick = tokio::time::interval(LOGS_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while let Some(()) = next(&mut tick, &shutdown).await {
+        let logs = registry.host().logs();
+        let work = move || {
+            for log in logs {
+                // A VM that is being made or removed has no log.
+                if let Ok(true) = rotate_log(&log, LOG_LIMIT) {
+                    tracing::info!(log = %log.display(), "log cut to size");
+                }
+            }
+        };
+        if let Err(error) = tokio::task::spawn_blocking(work).await {
+            tracing::error!(%error, "log keeping lost");
+        }
+    }
+}
+
+async fn next(tick: &mut tokio::time::Interval, shutdown: &CancellationToken) -> Option<()> {
+    tokio::select! {
+        _ = tick.tick() => Some(()),
+        () = shutdown.cancelled() => None,
+    }
+}

@@ -23,7 +23,7 @@ pub(crate) struct Stopped {
 /// # Errors
 /// When something cannot be stopped.
 pub(crate) fn stop(layout: &Layout, io: Io) -> Result<Stopped, Error> {
-    if !layout.root.exists() {
+    if !layout.is_ours() {
         return Ok(Stopped { any: false });
     }
     let agent_side = agent::daemon(layout).running().is_some() || layout.agent_dir().exists();
@@ -63,7 +63,7 @@ pub(crate) async fn purge(layout: &Layout, io: Io) -> Result<Stopped, Error> {
         destroy_all(&client, io).await?;
     }
     let stopped = stop(layout, io)?;
-    if layout.root.exists() {
+    if layout.is_ours() {
         root::run(layout, Step::Purge)?;
     }
     Ok(stopped)
@@ -93,6 +93,11 @@ async fn destroy_all(client: &fuse_client::Client, io: Io) -> Result<(), Error> 
 /// # Errors
 /// When it cannot be deleted.
 pub(super) fn delete(layout: &Layout) -> Result<(), Error> {
+    if !layout.is_ours() {
+        return Err(Error::NotOurs {
+            dir: layout.root.clone(),
+        });
+    }
     for dir in [&layout.socket_dir(), &layout.root] {
         match fs::remove_dir_all(dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -104,6 +104,15 @@ pub(crate) enum Error {
         /// The state directory.
         dir: PathBuf,
     },
+    /// The directory belongs to something else.
+    #[error(
+        "{} is not empty and holds no local stack; point FUSE_LOCAL_DIR at a directory of its own",
+        dir.display()
+    )]
+    NotOurs {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A file of the stack.
     #[error("could not {action} {}: {source}", path.display())]
     File {

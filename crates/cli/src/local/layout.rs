@@ -12,6 +12,9 @@ use super::error::file_error;
 /// Longest state directory below which sockets of VMs still fit: Unix socket paths end at 107 bytes.
 const LONGEST_SOCKET_PARENT: usize = 40;
 
+/// Name of the lock file.
+pub(super) const LOCK: &str = "lock";
+
 /// Ports of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ports {
@@ -101,8 +104,13 @@ impl Layout {
     /// Makes the state directory, for its owner only.
     ///
     /// # Errors
-    /// When it cannot be made or belongs to somebody else.
+    /// When it cannot be made, belongs to somebody else, or is full of something else.
     pub(crate) fn create(&self) -> Result<(), Error> {
+        if !self.is_ours() && self.has_entries() {
+            return Err(Error::NotOurs {
+                dir: self.root.clone(),
+            });
+        }
         let failed = file_error("create", &self.root);
         fs::DirBuilder::new()
             .recursive(true)
@@ -112,19 +120,44 @@ impl Layout {
         fs::set_permissions(&self.root, fs::Permissions::from_mode(0o700))
             .map_err(file_error("protect", &self.root))
     }
+
+    /// Whether the directory is a local stack's: the lock is the first file made in it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.file(LOCK).is_file()
+    }
+
+    fn has_entries(&self) -> bool {
+        fs::read_dir(&self.root).is_ok_and(|mut entries| entries.next().is_some())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn sockets_stay_short() {
-        let layout = |root: &str| Layout {
+    fn layout(root: &str) -> Layout {
+        Layout {
             root: PathBuf::from(root),
             programs: PathBuf::new(),
             image: PathBuf::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_directory_full_of_something_else_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = layout(dir.path().to_str().unwrap());
+        layout.create().unwrap();
+        assert!(!layout.is_ours());
+        fs::write(dir.path().join("thesis.tex"), "").unwrap();
+        assert!(matches!(layout.create(), Err(Error::NotOurs { .. })));
+        fs::write(dir.path().join(LOCK), "").unwrap();
+        layout.create().unwrap();
+        assert!(layout.is_ours());
+    }
+
+    #[test]
+    fn sockets_stay_short() {
         assert_eq!(
             layout("/home/me/.fuse/local").socket_dir(),
             Path::new("/home/me/.fuse/local/run")

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::daemon::Daemon;
 use super::error::file_error;
+use super::layout::LOCK;
 use super::record::Stack;
 use super::root::{self, Step};
 use super::tokens::Tokens;
@@ -55,7 +56,7 @@ impl Lock {
     /// # Errors
     /// When another command has it.
     pub(super) fn take(layout: &Layout) -> Result<Self, Error> {
-        let path = layout.file("lock");
+        let path = layout.file(LOCK);
         let open = OpenOptions::new()
             .create(true)
             .append(true)

@@ -108,6 +108,8 @@ pub(super) fn choose(layout: &Layout, io: Io) -> Result<Choice, Error> {
     let why = verdict
         .reason
         .unwrap_or_else(|| "the probe guest did not answer".to_owned());
+    // What follows the first line is the log of the VMM.
+    let why = why.lines().next().unwrap_or_default();
     Ok(emulator(format!(
         "Firecracker cannot run guests here: {why}"
     )))

@@ -56,6 +56,11 @@ if [ "$purpose" = test ] && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/de
   printf 'deps: missing %-20s (%s)\n' postgresql 'the store is tested on a real PostgreSQL' >&2
 fi
 
+if [ "$purpose" = test ] && ! python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then
+  missing+=(python3-venv)
+  printf 'deps: missing %-20s (%s)\n' python3-venv 'the API is tested with the published Python SDK' >&2
+fi
+
 [ ${#missing[@]} -gt 0 ] || exit 0
 [ $check -eq 0 ] || exit 1
 

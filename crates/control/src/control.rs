@@ -2,10 +2,10 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use fuse_model::{EnvironmentId, Redacted};
+use fuse_model::{AuditEntry, Environment, EnvironmentId, Redacted};
 use fuse_store::{Store, StoreError};
 use fuse_wire_host::client::TransportError;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -15,6 +15,8 @@ use crate::{
 
 /// How long an operation is believed without a sign of life of its process.
 pub(crate) const OPERATION_TTL: Duration = Duration::from_secs(60);
+/// Audit entries outside of use cases that are being written at a time.
+const AUDITS_IN_FLIGHT: usize = 64;
 /// How often a running operation says that it is alive.
 const RENEW_EVERY: Duration = Duration::from_secs(20);
 
@@ -35,6 +37,7 @@ pub(crate) struct Inner {
     pub(crate) progress: Progress,
     /// Wakes the reconcile loop before its time.
     pub(crate) wake: Notify,
+    audits: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -63,6 +66,7 @@ impl Control {
             reachability: Reachability::default(),
             progress: Progress::default(),
             wake: Notify::new(),
+            audits: Arc::new(Semaphore::new(AUDITS_IN_FLIGHT)),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         };
@@ -94,6 +98,26 @@ impl Control {
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.inner.settings
+    }
+
+    /// Writes an audit entry that belongs to no use case, without waiting for it. Under
+    /// a flood of refused requests the store is worth more than every single entry, so
+    /// that only so many are on their way at a time.
+    pub fn audit(&self, entry: AuditEntry) {
+        let Ok(permit) = self.inner.audits.clone().try_acquire_owned() else {
+            tracing::warn!(
+                kind = entry.kind.as_str(),
+                "too many audit entries, leaving one out"
+            );
+            return;
+        };
+        let control = self.clone();
+        self.spawn(async move {
+            let _permit = permit;
+            if let Err(e) = control.inner.store.audit_insert(vec![entry]).await {
+                tracing::warn!(error = %crate::error::chain(&e), "cannot write an audit entry");
+            }
+        });
     }
 
     /// Ends event streams and loops; operations go on.
@@ -137,6 +161,16 @@ impl Control {
             let _gone = sender.send(work.await);
         });
         receiver.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    /// Whether this very process is at work on the environment. The store lets a replica
+    /// begin an operation that it holds already; two tasks of one replica are told
+    /// apart here, and the version of the record keeps the answer true until the write.
+    pub(crate) fn is_at_work(&self, record: &Environment) -> bool {
+        let now = self.inner.store.now();
+        record.operation.as_ref().is_some_and(|operation| {
+            operation.owner == *self.inner.store.replica_id() && operation.expires_at > now
+        })
     }
 
     /// Runs `work` on an environment whose operation this process holds, and renews

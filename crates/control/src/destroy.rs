@@ -69,9 +69,14 @@ impl Control {
     async fn claim(&self, id: &EnvironmentId) -> Result<Claim, Error> {
         loop {
             let record = self.environment_get(id).await?;
-            let operation = match record.state {
-                State::Destroying => OperationChange::Begin(OperationKind::Destroy, OPERATION_TTL),
-                _ => OperationChange::Seize(OperationKind::Destroy, OPERATION_TTL),
+            let destroying = record.state == State::Destroying;
+            if destroying && self.is_at_work(&record) {
+                return Ok(Claim::Theirs);
+            }
+            let operation = if destroying {
+                OperationChange::Begin(OperationKind::Destroy, OPERATION_TTL)
+            } else {
+                OperationChange::Seize(OperationKind::Destroy, OPERATION_TTL)
             };
             let task = match record.task_id {
                 Some(_) => TaskChange::Failed(FORCED.to_owned()),

@@ -42,7 +42,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     announce(&config, &store, &listening);
 
     control.run();
-    let app = App::new(control.clone(), config.auth(&store));
+    let app =
+        App::new(control.clone(), config.auth(&store)).restricted_to(config.allowlist.clone());
     let stop = CancellationToken::new();
     let signals = stop.clone();
     let draining = control.clone();
@@ -103,6 +104,7 @@ fn announce(config: &Config, store: &Store, listening: &Listening) {
         backend,
         prefix = config.settings.vm_prefix,
         auth = config.auth_token.is_some(),
+        allowed_blocks = config.allowlist.len(),
         store = ?store.engine(),
         database = config.masked_database_url(),
         "listening"

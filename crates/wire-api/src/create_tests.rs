@@ -14,20 +14,20 @@ fn the_first_broken_rule_wins() {
         ("spec.gpus must not be negative", |r| r.spec.gpus = 0),
         ("spec.cpus must not be negative", |r| r.spec.cpus = 0),
         ("spec.labels: invalid label key \"!\"", |r| {
-            r.spec.labels.clear()
+            r.spec.labels.clear();
         }),
         ("spec.max_runtime_seconds must not be negative", |r| {
-            r.spec.max_runtime_seconds = 0
+            r.spec.max_runtime_seconds = 0;
         }),
         (
             "healthcheck: exactly one of http or exec is required",
             |r| r.healthcheck = None,
         ),
         ("desktop.width must be between 320 and 3840", |r| {
-            r.desktop = None
+            r.desktop = None;
         }),
         ("expose[0].port must be between 1 and 65535", |r| {
-            r.expose.clear()
+            r.expose.clear();
         }),
         ("egress.mode must be direct or proxy", |r| r.egress = None),
         ("startup_script_timeout_seconds must not be negative", |r| {

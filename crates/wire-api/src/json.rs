@@ -121,10 +121,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
+/// By reference, because that is how serde calls it.
 pub(crate) fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -103,7 +103,10 @@ impl BootError {
     /// what is in its way under the same name belongs to somebody else.
     pub(super) fn may_have_made_a_vm(&self) -> bool {
         match self {
-            Self::Lookup(_) | Self::Egress | Self::TakenOver => false,
+            Self::Lookup(_)
+            | Self::Egress
+            | Self::TakenOver
+            | Self::Boot(ProviderError::Unsupported { .. }) => false,
             Self::Boot(ProviderError::Host(e)) => !matches!(
                 e,
                 HostError::Conflict { .. }
@@ -112,7 +115,6 @@ impl BootError {
                     | HostError::Busy { .. }
                     | HostError::Unreachable { .. }
             ),
-            Self::Boot(ProviderError::Unsupported { .. }) => false,
             Self::Credentials(_)
             | Self::Upload(_)
             | Self::Script(_)

@@ -129,6 +129,9 @@ impl Control {
         &self,
         record: &Environment,
     ) -> Result<Option<Environment>, StoreError> {
+        if self.is_at_work(record) {
+            return Ok(None);
+        }
         let change = Change {
             operation: OperationChange::Begin(OperationKind::Destroy, OPERATION_TTL),
             ..Change::default()

@@ -60,6 +60,9 @@ impl Control {
             Overrun::Runtime { .. } => (Trigger::RuntimeExceeded, Reason::StuckTask),
             Overrun::Idle { .. } => (Trigger::IdleExceeded, Reason::IdleTimeout),
         };
+        if self.is_at_work(record) {
+            return Ok(());
+        }
         let text = overrun.text();
         tracing::warn!(vm_id = %record.id, "{text}");
         let change = Change {

@@ -52,6 +52,9 @@ pub struct Args {
     /// Master token; prefer the variable, flags are visible to others [env: ORCH_AUTH_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub auth_token: Option<String>,
+    /// Address blocks that are let in, a comma list; unset = all [env: ORCH_ALLOWED_CIDRS]
+    #[arg(long, value_name = "BLOCKS")]
+    pub allowed_cidrs: Option<String>,
     /// Time between two reconcile cycles [env: ORCH_RECONCILE_INTERVAL_SECONDS] [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub reconcile_interval: Option<String>,

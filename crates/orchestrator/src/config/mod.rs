@@ -12,7 +12,10 @@ use fuse_control::Settings;
 use fuse_model::Redacted;
 use fuse_store::Store;
 
-use crate::{http::Auth, server::Timeouts};
+use crate::{
+    http::{Allowlist, Auth},
+    server::Timeouts,
+};
 
 pub use args::Args;
 pub use parse::ConfigError;
@@ -34,6 +37,8 @@ pub struct Config {
     pub auth_token: Option<Redacted<String>>,
     /// Key of secrets at rest.
     pub encryption_key: Option<Redacted<[u8; 32]>>,
+    /// Source addresses that are let in.
+    pub allowlist: Allowlist,
     /// Certificate and key files; `None` = plaintext.
     pub tls: Option<TlsFiles>,
 }

@@ -7,7 +7,7 @@ use fuse_model::Redacted;
 use fuse_wire_host::AgentUrl;
 
 use super::{Args, Config, TlsFiles};
-use crate::server::Timeouts;
+use crate::{http::Allowlist, server::Timeouts};
 
 /// A setting that the process refuses to start with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +99,12 @@ impl Config {
                 .text(args.auth_token, "ORCH_AUTH_TOKEN")
                 .map(Redacted::new),
             encryption_key: encryption_key(&source)?,
+            allowlist: Allowlist::parse(
+                &source
+                    .text(args.allowed_cidrs, "ORCH_ALLOWED_CIDRS")
+                    .unwrap_or_default(),
+            )
+            .map_err(|reason| bad("ORCH_ALLOWED_CIDRS", reason))?,
             tls: tls(
                 source.text(args.tls_cert, "ORCH_TLS_CERT"),
                 source.text(args.tls_key, "ORCH_TLS_KEY"),

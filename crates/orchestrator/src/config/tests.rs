@@ -87,6 +87,7 @@ fn refusals_name_the_variable() {
             [("ORCH_PLACEMENT_POLICY", "random")],
             "ORCH_PLACEMENT_POLICY: ",
         ),
+        ([("ORCH_ALLOWED_CIDRS", "10.0.0.0")], "ORCH_ALLOWED_CIDRS: "),
         (
             [("FIRECRACKER_BASE_URL", "ftp://x")],
             "FIRECRACKER_BASE_URL: ",

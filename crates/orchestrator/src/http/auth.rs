@@ -2,14 +2,16 @@
 
 use axum::{
     extract::{Request, State},
-    http::header::AUTHORIZATION,
+    http::{HeaderValue, header::AUTHORIZATION},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use fuse_model::{AuditEntry, AuditKind};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::{ApiError, App};
+use super::{ApiError, App, layers::RequestId};
+use crate::server::Peer;
 
 /// The rule in force.
 #[derive(Clone, PartialEq, Eq)]
@@ -68,11 +70,29 @@ pub(super) async fn authenticate(State(app): State<App>, request: Request, next:
     let header = request
         .headers()
         .get(AUTHORIZATION)
-        .map(|value| value.as_bytes());
+        .map(HeaderValue::as_bytes);
     match app.auth.admits(header) {
         Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
+        Err(refused) => {
+            app.control.audit(failure(&request));
+            refused.into_response()
+        }
     }
+}
+
+fn failure(request: &Request) -> AuditEntry {
+    let peer = request
+        .extensions()
+        .get::<Peer>()
+        .map(|Peer(peer)| peer.to_string());
+    let id = request
+        .extensions()
+        .get::<RequestId>()
+        .map(|id| id.0.clone());
+    AuditEntry::new(AuditKind::AuthFailed, peer.unwrap_or_default())
+        .with("method", request.method().as_str())
+        .with("path", request.uri().path())
+        .with("request_id", id.unwrap_or_default())
 }
 
 #[cfg(test)]

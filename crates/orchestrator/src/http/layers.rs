@@ -19,8 +19,12 @@ use crate::VERSION;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// The id of a request, in its extensions.
+#[derive(Debug, Clone)]
+pub(super) struct RequestId(pub(super) String);
+
 /// Names the request and the server.
-pub(super) async fn identify(request: Request, next: Next) -> Response {
+pub(super) async fn identify(mut request: Request, next: Next) -> Response {
     let id = request
         .headers()
         .get(&REQUEST_ID)
@@ -30,6 +34,7 @@ pub(super) async fn identify(request: Request, next: Next) -> Response {
     let span = tracing::info_span!(
         "request", request_id = id, method = %request.method(), path = request.uri().path()
     );
+    request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = async {
         let response = next.run(request).await;
         tracing::debug!(status = response.status().as_u16(), "answered");

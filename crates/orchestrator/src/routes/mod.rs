@@ -70,3 +70,6 @@ fn path_id(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String
         ))),
     }
 }
+
+#[cfg(test)]
+mod tests;

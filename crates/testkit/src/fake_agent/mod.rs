@@ -116,6 +116,15 @@ impl FakeAgent {
         self.state.lock().vms.remove(name);
     }
 
+    /// Boots a VM again: what was in memory is gone, its `/fuse` and its guest agent.
+    pub fn reboot(&self, name: &str) {
+        if let Some(vm) = self.state.lock().vms.get_mut(name) {
+            vm.reboots += 1;
+            vm.serves = false;
+            vm.files.retain(|path, _| !path.starts_with("/fuse/"));
+        }
+    }
+
     /// Names of the VMs that exist, sorted.
     #[must_use]
     pub fn vms(&self) -> Vec<String> {
@@ -126,6 +135,13 @@ impl FakeAgent {
     #[must_use]
     pub fn owner(&self, name: &str) -> Option<String> {
         self.state.lock().vms.get(name)?.owner.clone()
+    }
+
+    /// Starts the guest agent of a VM, as a call does whose answer nobody waits for.
+    pub fn serve(&self, name: &str) {
+        if let Some(vm) = self.state.lock().vms.get_mut(name) {
+            vm.serves = true;
+        }
     }
 
     /// Whether the guest agent of a VM was started.

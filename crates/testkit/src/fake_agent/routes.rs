@@ -81,6 +81,7 @@ fn view(id: &str, vm: &Vm) -> VmView {
         name: Some(id.to_owned()),
         owner: vm.owner.clone(),
         state: Some(VmState::Running),
+        boot_id: Some(format!("boot-{}", vm.reboots)),
         timings_ms: None,
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Vm {
     pub(super) owner: Option<String>,
     pub(super) files: BTreeMap<String, Vec<u8>>,
     pub(super) serves: bool,
+    /// Boots so far, less one.
+    pub(super) reboots: u32,
 }
 
 pub(super) type OnExec = Arc<dyn Fn(&[String]) -> ExecResponse + Send + Sync>;

@@ -1,0 +1,144 @@
+//! Event streams: snapshot, transitions, terminal event, replay.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::{Options, Orchestrator, with_agent};
+use fuse_testkit::fake_agent::Step;
+
+#[tokio::test]
+async fn a_stream_starts_with_the_state_and_ends_with_the_end() {
+    let fuse = Orchestrator::start().await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    let mut events = fuse.events("fuse-a", None).await;
+    for (name, value) in [
+        ("content-type", "text/event-stream"),
+        ("cache-control", "no-cache"),
+        ("connection", "keep-alive"),
+        ("x-accel-buffering", "no"),
+    ] {
+        assert_eq!(events.response.headers()[name], value);
+    }
+    let first = events.next().await.unwrap();
+    assert_eq!(first["state"], "running");
+    assert_eq!(first["event"], "state");
+    assert_eq!(first["vm_id"], "fuse-a");
+    assert_eq!(first["url"], "fc://fuse-a");
+    fuse.delete("/v1/environments/fuse-a").await;
+    assert_eq!(events.states().await, ["destroying", "destroyed"]);
+    fuse.events("fuse-a", None)
+        .await
+        .response
+        .error_for_status_ref()
+        .unwrap_err();
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn every_transition_is_one_record() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    let mut gate = agent.hold(Step::Create);
+    let accepted = fuse
+        .request(Method::POST, "/v1/environments")
+        .header("Prefer", "respond-async")
+        .json(&json!({"task_id": "a"}));
+    assert_eq!(accepted.send().await.unwrap().status(), 202);
+    gate.reached().await;
+    let events = fuse.events("fuse-a", None).await;
+    gate.open();
+    fuse.until("/v1/environments/fuse-a", |answer| {
+        answer.json["state"] == "running"
+    })
+    .await;
+    fuse.delete("/v1/environments/fuse-a").await;
+    assert_eq!(
+        events.states().await,
+        ["provisioning", "running", "destroying", "destroyed"]
+    );
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_known_event_id_replays_what_is_newer() {
+    let fuse = Orchestrator::start().await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    fuse.create(&json!({"task_id": "b"})).await.is(201);
+    let mut live = fuse.events("fuse-a", None).await;
+    live.next().await.unwrap();
+    fuse.delete("/v1/environments/fuse-a").await;
+    let destroying = live.next().await.unwrap();
+    assert_eq!(destroying["state"], "destroying");
+    let id = destroying["id"].as_str().unwrap();
+
+    // Also after the environment is gone.
+    assert_eq!(
+        fuse.events("fuse-a", Some(id)).await.states().await,
+        ["destroyed"]
+    );
+    let by_query = format!("/v1/environments/fuse-a/events?last_event_id={id}");
+    assert!(
+        fuse.get(&by_query)
+            .await
+            .text
+            .contains(r#""state":"destroyed""#)
+    );
+    // Of another environment, or of nobody: a snapshot.
+    for unknown in [id, "0123456789abcdef0123456789abcdef", "x"] {
+        let mut stream = fuse.events("fuse-b", Some(unknown)).await;
+        assert_eq!(stream.next().await.unwrap()["state"], "running");
+    }
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_create_is_told_on_the_stream() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    let mut gate = agent.hold(Step::Create);
+    agent.fail(Step::Create, 1, 500, "no disk");
+    let request = fuse
+        .request(Method::POST, "/v1/environments")
+        .header("Prefer", "respond-async")
+        .json(&json!({"task_id": "a"}));
+    assert_eq!(request.send().await.unwrap().status(), 202);
+    gate.reached().await;
+    let mut events = fuse.events("fuse-a", None).await;
+    assert_eq!(events.next().await.unwrap()["state"], "provisioning");
+    gate.open();
+    let last = events.next().await.unwrap();
+    assert_eq!(last["state"], "failed");
+    assert!(
+        last["error"].as_str().unwrap().contains("no disk"),
+        "{last}"
+    );
+    // The record is gone before the event is published.
+    assert_eq!(fuse.get("/v1/environments/fuse-a").await.status, 404);
+    assert!(events.next().await.is_none());
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn shutdown_ends_streams() {
+    let fuse = Orchestrator::start().await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    let mut events = fuse.events("fuse-a", None).await;
+    events.next().await.unwrap();
+    let (rest, ()) = tokio::join!(events.next(), fuse.stop());
+    assert!(rest.is_none());
+}
+
+#[tokio::test]
+async fn many_subscribers_see_the_same() {
+    let fuse = Orchestrator::start().await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    let mut streams = Vec::new();
+    for _ in 0..50 {
+        let mut stream = fuse.events("fuse-a", None).await;
+        assert_eq!(stream.next().await.unwrap()["state"], "running");
+        streams.push(stream);
+    }
+    fuse.delete("/v1/environments/fuse-a").await;
+    for stream in streams {
+        assert_eq!(stream.states().await, ["destroying", "destroyed"]);
+    }
+    fuse.stop().await;
+}

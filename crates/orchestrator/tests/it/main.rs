@@ -1,0 +1,13 @@
+//! The orchestrator over its real HTTP surface: on the stub, and on a fake host agent.
+
+mod support;
+
+mod api;
+mod connection;
+mod create;
+mod events;
+mod hosts;
+mod process;
+mod reconcile;
+mod recovery;
+mod secrets;

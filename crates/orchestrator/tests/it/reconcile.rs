@@ -1,0 +1,158 @@
+//! The reconcile loop on a fake host: lost VMs, orphans, destroys that fail, limits.
+
+use std::time::Duration;
+
+use fuse_control::Settings;
+use fuse_testkit::fake_agent::Step;
+use serde_json::json;
+
+use crate::support::{Options, Orchestrator, with_agent};
+
+/// Cycles come on demand only.
+fn settings() -> Settings {
+    Settings {
+        reconcile_interval: Duration::from_secs(3600),
+        ..Settings::default()
+    }
+}
+
+/// Runs one cycle and waits until it has asked the host.
+async fn cycle(fuse: &Orchestrator, agent: &fuse_testkit::fake_agent::FakeAgent) {
+    let before = agent.count(Step::List, "").max(lists(agent));
+    fuse.control.reconcile_now();
+    while lists(agent) == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn lists(agent: &fuse_testkit::fake_agent::FakeAgent) -> usize {
+    agent.calls().iter().filter(|call| *call == "list").count()
+}
+
+fn options() -> Options {
+    Options {
+        settings: settings(),
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn a_lost_vm_ends_its_environment() {
+    let (fuse, agent) = with_agent(options()).await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    fuse.create(&json!({"task_id": "b"})).await.is(201);
+    // The first cycle is the recovery; it finds nothing odd.
+    cycle(&fuse, &agent).await;
+    let mut events = fuse.events("fuse-a", None).await;
+    assert_eq!(events.next().await.unwrap()["state"], "running");
+    agent.lose_vm("fuse-a");
+    cycle(&fuse, &agent).await;
+    let lost = events.next().await.unwrap();
+    assert_eq!(lost["state"], "destroying");
+    assert_eq!(lost["error"], "vm missing from provider");
+    assert_eq!(events.states().await, ["destroyed"]);
+    let task = fuse.get("/v1/tasks/a").await.is(200);
+    assert_eq!(task["last_error"], "vm missing from provider");
+    fuse.get("/v1/environments/fuse-b").await.is(200);
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn orphans_go_at_the_second_sighting_and_strangers_stay() {
+    let (fuse, agent) = with_agent(options()).await;
+    cycle(&fuse, &agent).await;
+    let fleet = fuse.control.store().fleet_id().to_string();
+    agent.add_vm("fuse-orphan", Some(&fleet));
+    agent.add_vm("fuse-stranger", Some("another fleet"));
+    agent.add_vm("fuse-untagged", None);
+    cycle(&fuse, &agent).await;
+    cycle(&fuse, &agent).await;
+    // The third cycle starts after the second has acted.
+    cycle(&fuse, &agent).await;
+    assert_eq!(agent.vms(), ["fuse-stranger", "fuse-untagged"]);
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_destroy_that_fails_is_retried_until_it_works() {
+    let (fuse, agent) = with_agent(options()).await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    cycle(&fuse, &agent).await;
+    agent.fail(Step::Delete, 2, 500, "device busy");
+    let answer = fuse.delete("/v1/environments/fuse-a").await;
+    assert_eq!((answer.status, answer.code()), (500, "internal"));
+    assert!(answer.message().contains("device busy"), "{}", answer.text);
+    let record = fuse.get("/v1/environments/fuse-a").await.is(200);
+    assert_eq!(
+        (&record["state"], &record["task_id"]),
+        (&json!("destroying"), &json!(""))
+    );
+    assert!(record["error"].as_str().unwrap().contains("device busy"));
+    cycle(&fuse, &agent).await;
+    cycle(&fuse, &agent).await;
+    cycle(&fuse, &agent).await;
+    fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
+        .await;
+    assert!(agent.vms().is_empty());
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_answer_loses_nothing() {
+    let (fuse, mut agent) = with_agent(Options {
+        settings: Settings {
+            reconcile_interval: Duration::from_millis(50),
+            ..settings()
+        },
+        ..Options::default()
+    })
+    .await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    agent.stop().await;
+    let host = fuse
+        .until("/v1/hosts/h", |answer| {
+            answer.json["agent"]["reachable"] == false
+        })
+        .await;
+    assert!(!host.json["agent"]["error"].as_str().unwrap().is_empty());
+    let record = fuse.get("/v1/environments/fuse-a").await.is(200);
+    assert_eq!(record["state"], "running");
+    agent.start_again().await.unwrap();
+    fuse.until("/v1/hosts/h", |answer| {
+        answer.json["agent"]["reachable"] == true
+    })
+    .await;
+    assert_eq!(
+        fuse.get("/v1/environments/fuse-a").await.is(200)["state"],
+        "running"
+    );
+    assert_eq!(agent.vms(), ["fuse-a"]);
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn limits_end_an_environment_at_the_second_strike() {
+    let (fuse, agent) = with_agent(Options {
+        settings: Settings {
+            task_stuck_timeout: Duration::from_millis(1),
+            ..settings()
+        },
+        ..Options::default()
+    })
+    .await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    fuse.create(&json!({"task_id": "b", "spec": {"max_runtime_seconds": 3600}}))
+        .await
+        .is(201);
+    cycle(&fuse, &agent).await;
+    cycle(&fuse, &agent).await;
+    cycle(&fuse, &agent).await;
+    fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
+        .await;
+    let task = fuse.get("/v1/tasks/a").await.is(200);
+    let text = task["last_error"].as_str().unwrap();
+    assert!(text.starts_with("task stuck: runtime "), "{text}");
+    fuse.get("/v1/environments/fuse-b").await.is(200);
+    assert_eq!(agent.vms(), ["fuse-b"]);
+    fuse.stop().await;
+}

@@ -11,7 +11,7 @@ pub(crate) async fn up_status_down_up(_: Suite) -> Result<()> {
     let fuse = local_user(&bins, &slot)?;
     let result = scenario(&fuse, &slot).await;
     // Whatever happened: stop what runs before looking at what is left.
-    let stopped = fuse.run(&["local", "down", "--purge"]).await;
+    let stopped = fuse.run(&["local", "down", "--purge", "--yes"]).await;
     let left = leftovers::find(&slot);
     leftovers::purge(&slot)?;
     result?;

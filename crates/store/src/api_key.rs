@@ -5,7 +5,8 @@ use std::time::Duration;
 use fuse_model::{ApiKeyId, to_micros};
 
 use crate::sql::{Row, binds, to_json};
-use crate::writer::{Applied, Tx, Write};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write};
 use crate::{ApiKey, Store, StoreError};
 
 /// How exact `last_used_at` is: a key in steady use costs a write a minute.

@@ -2,7 +2,8 @@
 
 use fuse_model::AuditEntry;
 
-use crate::writer::{Applied, Tx, Write};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write};
 use crate::{Store, StoreError};
 
 impl Store {
@@ -21,7 +22,7 @@ impl Write for Insert {
     type Out = ();
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
-        tx.audit(&self.0);
+        tx.effects.audit(&self.0);
         Ok(Applied::Keep(()))
     }
 }

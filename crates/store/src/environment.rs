@@ -17,8 +17,9 @@ use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
 
 use crate::presence::{alive_since, is_alive};
-use crate::sql::{Bind, Columns, Row, binds};
-use crate::writer::{Applied, Tx, Write};
+use crate::sql::{Bind, Columns, Row, binds, without_nul};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write};
 use crate::{
     Change, EnvironmentFilter, FailedCreate, Guarded, Inserted, Listing, NewEnvironment, Page,
     Removal, SecretMap, Store, StoreError, VaultError,
@@ -48,8 +49,10 @@ impl Store {
     /// The database fails, or the secrets cannot be sealed.
     pub async fn environment_insert_and_reserve(
         &self,
-        new: NewEnvironment,
+        mut new: NewEnvironment,
     ) -> Result<Inserted, StoreError> {
+        new.id = EnvironmentId::new(without_nul(new.id.into_string()));
+        new.task_id = TaskId::new(without_nul(new.task_id.into_string()));
         let secrets = new.secrets.expose();
         let secrets = if secrets.is_empty() {
             None
@@ -68,8 +71,9 @@ impl Store {
     /// The database fails.
     pub async fn environment_insert_failed(
         &self,
-        failed: FailedCreate,
+        mut failed: FailedCreate,
     ) -> Result<Option<EnvironmentId>, StoreError> {
+        failed.task_id = TaskId::new(without_nul(failed.task_id.into_string()));
         self.write(insert::InsertFailed(failed)).await
     }
 

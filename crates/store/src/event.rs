@@ -10,7 +10,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::sql::{Row, binds};
-use crate::writer::{Applied, Tx, Write};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write};
 use crate::{Store, StoreError};
 
 macro_rules! select {

@@ -3,11 +3,13 @@
 //! checks and takes.
 
 use fuse_model::{
-    Allocated, AuditEntry, Capacity, EnvironmentId, Host, HostId, HostState, Redacted, Resources,
+    Allocated, AuditEntry, Capacity, EnvironmentId, Host, HostId, HostState, Redacted,
 };
 
-use crate::sql::{Row, binds, to_json};
-use crate::writer::{Applied, Tx, Write};
+use crate::effects::Charge;
+use crate::sql::{Bind, Row, binds, to_json};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write};
 use crate::{
     AgentToken, HostRegistration, HostRemoval, Listing, Page, Registered, Store, StoreError,
 };
@@ -210,7 +212,7 @@ impl Write for Upsert {
             let (count, _) = assigned(tx, &host.id).await?;
             return Ok(Applied::Keep(Registered::BackendInUse(count)));
         }
-        tx.audit(&self.audit);
+        tx.effects.audit(&self.audit);
         match get_in_tx(tx, &host.id).await? {
             Some(host) => Ok(Applied::Keep(Registered::Stored(Box::new(host)))),
             None => Ok(Applied::Undo(Registered::BackendInUse(0))),
@@ -233,7 +235,7 @@ impl Write for SetState {
         if tx.execute("set a host's state", sql, values).await? == 0 {
             return Ok(Applied::Keep(None));
         }
-        tx.audit(&self.audit);
+        tx.effects.audit(&self.audit);
         Ok(Applied::Keep(get_in_tx(tx, &self.id).await?))
     }
 }
@@ -253,7 +255,7 @@ impl Write for Remove {
             .await?
             > 0
         {
-            tx.audit(&self.audit);
+            tx.effects.audit(&self.audit);
             return Ok(Applied::Keep(HostRemoval::Removed));
         }
         Ok(Applied::Keep(match assigned(tx, &self.id).await? {
@@ -290,54 +292,50 @@ async fn get_in_tx(tx: &mut Tx<'_>, id: &HostId) -> Result<Option<Host>, StoreEr
     rows.first().map(from_row).transpose()
 }
 
-/// Takes `need` and a VM slot from a host that takes placements and has them.
+/// Takes amounts from a host that takes placements and has them.
 pub(crate) async fn charge_in_tx(
     tx: &mut Tx<'_>,
     id: &HostId,
-    need: Resources,
+    charge: &Charge,
 ) -> Result<bool, StoreError> {
     let sql = "UPDATE hosts SET cpus_allocated = cpus_allocated + $2, \
          ram_mb_allocated = ram_mb_allocated + $3, \
          storage_gb_allocated = storage_gb_allocated + $4, \
-         gpus_allocated = gpus_allocated + $5, vms_allocated = vms_allocated + 1 \
+         gpus_allocated = gpus_allocated + $5, vms_allocated = vms_allocated + $6 \
          WHERE id = $1 AND state = 'active' AND cpus_total - cpus_allocated >= $2 \
          AND ram_mb_total - ram_mb_allocated >= $3 \
          AND storage_gb_total - storage_gb_allocated >= $4 \
-         AND gpus_total - gpus_allocated >= $5 AND vms_total - vms_allocated >= 1";
-    let values = binds![
-        id.as_str(),
-        need.cpus,
-        need.ram_mb,
-        need.storage_gb,
-        need.gpus
-    ];
-    Ok(tx.execute("charge a host", sql, values).await? > 0)
+         AND gpus_total - gpus_allocated >= $5 AND vms_total - vms_allocated >= $6";
+    Ok(tx
+        .execute("charge a host", sql, charge_values(id, charge))
+        .await?
+        > 0)
 }
 
-/// Gives back what an environment was charged, if it was and still is.
-pub(crate) async fn release_in_tx(tx: &mut Tx<'_>, id: &EnvironmentId) -> Result<(), StoreError> {
-    let sql = "DELETE FROM reservations WHERE environment_id = $1 \
-         RETURNING host_id, cpus, ram_mb, storage_gb, gpus";
-    let rows = tx
-        .fetch("release a reservation", sql, binds![id.as_str()])
-        .await?;
-    let Some(row) = rows.first() else {
-        return Ok(());
-    };
-    let mut columns = row.columns("reservations");
-    let host = columns.text("host_id")?;
-    let values = binds![
-        host,
-        columns.int("cpus")?,
-        columns.int("ram_mb")?,
-        columns.int("storage_gb")?,
-        columns.int("gpus")?
-    ];
+/// Gives amounts back to a host.
+pub(crate) async fn credit_in_tx(
+    tx: &mut Tx<'_>,
+    id: &HostId,
+    credit: &Charge,
+) -> Result<(), StoreError> {
     let sql = "UPDATE hosts SET cpus_allocated = cpus_allocated - $2, \
          ram_mb_allocated = ram_mb_allocated - $3, \
          storage_gb_allocated = storage_gb_allocated - $4, \
-         gpus_allocated = gpus_allocated - $5, vms_allocated = vms_allocated - 1 WHERE id = $1";
-    tx.execute("credit a host", sql, values).await.map(drop)
+         gpus_allocated = gpus_allocated - $5, vms_allocated = vms_allocated - $6 WHERE id = $1";
+    tx.execute("credit a host", sql, charge_values(id, credit))
+        .await
+        .map(drop)
+}
+
+fn charge_values(id: &HostId, charge: &Charge) -> Vec<Bind> {
+    let Charge {
+        cpus,
+        ram_mb,
+        storage_gb,
+        gpus,
+        vms,
+    } = *charge;
+    binds![id.as_str(), cpus, ram_mb, storage_gb, gpus, vms]
 }
 
 fn from_row(row: &Row) -> Result<Host, StoreError> {

@@ -6,7 +6,8 @@ use fuse_model::to_micros;
 
 use crate::presence::{alive_since, is_alive};
 use crate::sql::binds;
-use crate::writer::{Applied, Tx, Write};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write};
 use crate::{Lease, Store, StoreError};
 
 impl Store {

@@ -60,19 +60,19 @@ impl From<Option<Timestamp>> for Bind {
 
 impl From<&str> for Bind {
     fn from(value: &str) -> Self {
-        Self::Text(Some(value.to_owned()))
+        Self::from(value.to_owned())
     }
 }
 
 impl From<String> for Bind {
     fn from(value: String) -> Self {
-        Self::Text(Some(value))
+        Self::Text(Some(without_nul(value)))
     }
 }
 
 impl From<Option<&str>> for Bind {
     fn from(value: Option<&str>) -> Self {
-        Self::Text(value.map(str::to_owned))
+        Self::Text(value.map(|text| without_nul(text.to_owned())))
     }
 }
 
@@ -85,6 +85,16 @@ impl From<Vec<u8>> for Bind {
 impl From<Option<Vec<u8>>> for Bind {
     fn from(value: Option<Vec<u8>>) -> Self {
         Self::Bytes(value)
+    }
+}
+
+/// PostgreSQL has no NUL in text. What guests print may have one, and so may a
+/// hostile id: both are kept, on either engine, with the symbol for it instead.
+pub(crate) fn without_nul(text: String) -> String {
+    if text.contains('\0') {
+        text.replace('\0', "\u{2400}")
+    } else {
+        text
     }
 }
 

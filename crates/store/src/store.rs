@@ -16,7 +16,7 @@ use crate::connect::{FileLock, Target};
 use crate::core::Core;
 use crate::pool::Pool;
 use crate::sql::{Bind, Row};
-use crate::writer::{Write, WriteQueue};
+use crate::writer::{WriteMany, WriteQueue};
 use crate::{Engine, OpenError, StoreError, Vault, listen, migrate, presence};
 
 /// Connections that read. Reads are short; more than a few per core only queue
@@ -177,7 +177,7 @@ impl Store {
         self.inner.core.read(step, sql, binds).await
     }
 
-    pub(crate) async fn write<W: Write>(&self, write: W) -> Result<W::Out, StoreError> {
+    pub(crate) async fn write<W: WriteMany>(&self, write: W) -> Result<W::Out, StoreError> {
         self.inner.queue.submit(write).await
     }
 }

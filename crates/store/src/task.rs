@@ -4,7 +4,8 @@
 use fuse_model::{EnvironmentId, Task, TaskId, TaskOutput};
 
 use crate::sql::{Row, binds};
-use crate::writer::{Applied, Tx, Write};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write};
 use crate::{Store, StoreError};
 
 impl Store {
@@ -42,7 +43,7 @@ impl Store {
     }
 
     /// Keeps what the startup script of an environment's task wrote, as long as the
-    /// task belongs to that environment. The texts must not hold NUL.
+    /// task belongs to that environment.
     ///
     /// # Errors
     /// The database fails.

@@ -1,7 +1,7 @@
 //! The one writer of a store: every change goes through its queue.
 //!
 //! ```text
-//!  callers -> queue -> batch: BEGIN, each write, clock, events, audit, COMMIT -> replies
+//!  callers -> queue -> batch: BEGIN, each write, what they share, COMMIT -> replies
 //! ```
 //!
 //! While one batch is being committed the next ones queue up and share a
@@ -15,22 +15,21 @@
 //! - Writes are independent. One that cannot keep what it has written
 //!   ([`Applied::Undo`]), or that fails, is run again in a transaction of its
 //!   own, and so are its neighbours.
-//! - Event places are taken last, under the clock's row lock, so the order of
-//!   events is the order of commits, across all replicas.
+//! - What writes share (host rows, the event clock) is written once per batch,
+//!   last; see `effects`.
 //! - After a lost answer to `COMMIT` nobody knows; callers are told so.
 
+use std::any::{Any, TypeId};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use fuse_model::{AuditEntry, EnvironmentId, EventId, ReplicaId, State};
-use jiff::Timestamp;
-use sqlx::{AssertSqlSafe, SqlSafeStr};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Core;
+use crate::effects::Flushed;
 use crate::pool::Pooled;
-use crate::sql::{Bind, Row, binds};
+use crate::tx::Tx;
 use crate::{Engine, StoreError};
 
 /// Most writes that share a transaction: long enough to amortise a flush, short
@@ -38,9 +37,6 @@ use crate::{Engine, StoreError};
 const MAX_BATCH: usize = 64;
 /// Most writes that wait; past that callers are refused.
 const QUEUE: usize = 4096;
-/// Most rows of one multi-row insert. Lengths are powers of two, so that few
-/// different statements are prepared.
-const MAX_ROWS: usize = 32;
 /// How often a write is tried in a transaction of its own when other replicas
 /// get in its way.
 const MAX_ATTEMPTS: u32 = 4;
@@ -56,7 +52,7 @@ pub(crate) enum Applied<T> {
 
 /// A change: rows to write and what to answer. It may run more than once, each
 /// time in a transaction in which nothing of the earlier runs is left.
-pub(crate) trait Write: Send + Sync + 'static {
+pub(crate) trait Write: Sized + Send + Sync + 'static {
     /// The answer.
     type Out: Send + 'static;
 
@@ -67,194 +63,65 @@ pub(crate) trait Write: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Applied<Self::Out>, StoreError>> + Send;
 }
 
-/// The transaction of a batch, as a write sees it.
-pub(crate) struct Tx<'w> {
-    conn: Pooled<'w>,
-    /// The time of the batch.
-    pub(crate) now: Timestamp,
-    /// This process.
-    pub(crate) replica: &'w ReplicaId,
-    events: Vec<NewEvent>,
-    audit: Vec<AuditEntry>,
+/// A change of which many come at once: those of a batch share their statements.
+pub(crate) trait WriteMany: Sized + Send + Sync + 'static {
+    /// The answer to each.
+    type Out: Send + 'static;
+
+    /// Runs the statements for all of `writes` and answers in their order.
+    fn apply_all(
+        writes: &[&Self],
+        tx: &mut Tx<'_>,
+    ) -> impl Future<Output = Result<Vec<Applied<Self::Out>>, StoreError>> + Send;
 }
 
-/// An event that has no place yet.
-struct NewEvent {
-    environment_id: EnvironmentId,
-    state: State,
-    url: String,
-    error: String,
-}
+impl<W: Write> WriteMany for W {
+    type Out = W::Out;
 
-impl Tx<'_> {
-    /// Runs a statement; `step` completes "the database refused to …".
-    pub(crate) async fn execute(
-        &mut self,
-        step: &'static str,
-        sql: impl SqlSafeStr + Send,
-        binds: Vec<Bind>,
-    ) -> Result<u64, StoreError> {
-        let result = self.conn.execute(sql, binds).await;
-        result.map_err(|error| StoreError::from_sqlx(step, error))
-    }
-
-    /// Runs a statement that answers rows.
-    pub(crate) async fn fetch(
-        &mut self,
-        step: &'static str,
-        sql: impl SqlSafeStr + Send,
-        binds: Vec<Bind>,
-    ) -> Result<Vec<Row>, StoreError> {
-        let result = self.conn.fetch(sql, binds).await;
-        result.map_err(|error| StoreError::from_sqlx(step, error))
-    }
-
-    /// Adds an event, written at the end of the batch.
-    pub(crate) fn event(&mut self, id: &EnvironmentId, state: State, url: &str, error: &str) {
-        self.events.push(NewEvent {
-            environment_id: id.clone(),
-            state,
-            url: url.to_owned(),
-            error: error.to_owned(),
-        });
-    }
-
-    /// Adds audit entries, written at the end of the batch.
-    pub(crate) fn audit(&mut self, entries: &[AuditEntry]) {
-        self.audit.extend_from_slice(entries);
-    }
-
-    /// Gives the events and entries of the batch their places and writes them.
-    /// Answers whether there were events.
-    async fn flush(&mut self, engine: Engine) -> Result<bool, StoreError> {
-        let (events, audit) = (
-            std::mem::take(&mut self.events),
-            std::mem::take(&mut self.audit),
-        );
-        let count = i64::try_from(events.len() + audit.len()).unwrap_or(i64::MAX);
-        if count == 0 {
-            return Ok(false);
+    async fn apply_all(
+        writes: &[&Self],
+        tx: &mut Tx<'_>,
+    ) -> Result<Vec<Applied<Self::Out>>, StoreError> {
+        let mut answers = Vec::with_capacity(writes.len());
+        for write in writes {
+            answers.push(write.apply(tx).await?);
         }
-        let rows = self
-            .fetch("advance the event clock", clock_sql(engine), binds![count])
-            .await?;
-        let Some(row) = rows.first() else {
-            return Err(StoreError::Corrupt {
-                table: "event_clock",
-                column: "value",
-                reason: "the row is missing".to_owned(),
-            });
-        };
-        let first = row.columns("event_clock").int("value")? - count + 1;
-        let now = self.now;
-        let had_events = !events.is_empty();
-        let mut places = first..;
-        let rows = events.into_iter().zip(&mut places).map(|(event, seq)| {
-            binds![
-                seq,
-                EventId::at(seq).to_string(),
-                event.environment_id.as_str(),
-                event.state.as_str(),
-                event.url,
-                event.error,
-                now
-            ]
-        });
-        let into = "INSERT INTO events (seq, id, environment_id, state, url, error, at)";
-        self.insert_rows("insert events", into, rows.collect())
-            .await?;
-        let rows = audit.iter().zip(places).map(|(entry, seq)| {
-            binds![
-                seq,
-                entry.kind.entity().as_str(),
-                entry.entity_id.as_str(),
-                entry.kind.as_str(),
-                serde_json::Value::Object(entry.payload.clone()).to_string(),
-                now
-            ]
-        });
-        let into = "INSERT INTO audit_events (seq, entity_type, entity_id, type, payload, at)";
-        self.insert_rows("insert audit entries", into, rows.collect())
-            .await?;
-        Ok(had_events)
-    }
-
-    async fn insert_rows(
-        &mut self,
-        step: &'static str,
-        into: &'static str,
-        rows: Vec<Vec<Bind>>,
-    ) -> Result<(), StoreError> {
-        let mut rows = rows.into_iter();
-        while rows.len() > 0 {
-            let take = (1usize << rows.len().ilog2()).min(MAX_ROWS);
-            let chunk: Vec<Vec<Bind>> = rows.by_ref().take(take).collect();
-            let sql = values_sql(into, chunk.len(), chunk.first().map_or(0, Vec::len));
-            let binds = chunk.into_iter().flatten().collect();
-            self.execute(step, AssertSqlSafe(sql), binds).await?;
-        }
-        Ok(())
-    }
-}
-
-/// `INSERT INTO t (…) VALUES ($1, $2), ($3, $4)`
-fn values_sql(into: &str, rows: usize, columns: usize) -> String {
-    use std::fmt::Write as _;
-
-    let mut sql = format!("{into} VALUES ");
-    for at in 0..rows * columns {
-        let before = match at {
-            0 => "(",
-            _ if at % columns == 0 => "), (",
-            _ => ", ",
-        };
-        // Writing to a String cannot fail.
-        let _infallible = write!(sql, "{before}${}", at + 1);
-    }
-    sql.push(')');
-    sql
-}
-
-/// On PostgreSQL the statement also wakes the other replicas, at commit.
-const fn clock_sql(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Memory | Engine::File => {
-            "UPDATE event_clock SET value = value + $1 WHERE id = 1 RETURNING value"
-        }
-        Engine::Postgres => {
-            "UPDATE event_clock SET value = value + $1 WHERE id = 1 \
-             RETURNING value, pg_notify('fuse_events', '')"
-        }
+        Ok(answers)
     }
 }
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Applies jobs of one kind and remembers their answers. `true`: one of them
+/// must be undone.
+type Runner =
+    for<'a> fn(&'a mut [Box<dyn Job>], &'a mut Tx<'_>) -> BoxFuture<'a, Result<bool, StoreError>>;
+
 /// A queued write, whatever it answers.
-trait Job: Send {
-    /// Applies the write and remembers its answer. `true`: it must be undone.
-    fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> BoxFuture<'a, Result<bool, StoreError>>;
+trait Job: Any + Send {
+    /// Jobs of the same kind run together.
+    fn kind(&self) -> TypeId;
+
+    /// Runs jobs of this kind.
+    fn runner(&self) -> Runner;
 
     /// Answers the caller: what was remembered, or the error.
     fn finish(self: Box<Self>, outcome: Result<(), StoreError>);
 }
 
-struct Queued<W: Write> {
+struct Queued<W: WriteMany> {
     write: W,
     out: Option<W::Out>,
     reply: oneshot::Sender<Result<W::Out, StoreError>>,
 }
 
-impl<W: Write> Job for Queued<W> {
-    fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            let (out, undo) = match self.write.apply(tx).await? {
-                Applied::Keep(out) => (out, false),
-                Applied::Undo(out) => (out, true),
-            };
-            self.out = Some(out);
-            Ok(undo)
-        })
+impl<W: WriteMany> Job for Queued<W> {
+    fn kind(&self) -> TypeId {
+        TypeId::of::<W>()
+    }
+
+    fn runner(&self) -> Runner {
+        |jobs, tx| Box::pin(run_kind::<W>(jobs, tx))
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
@@ -264,6 +131,31 @@ impl<W: Write> Job for Queued<W> {
             tracing::debug!("the caller of a write left before its answer");
         }
     }
+}
+
+fn of_kind<W: WriteMany>(job: &mut Box<dyn Job>) -> Option<&mut Queued<W>> {
+    let job: &mut dyn Any = job.as_mut();
+    job.downcast_mut()
+}
+
+async fn run_kind<W: WriteMany>(
+    jobs: &mut [Box<dyn Job>],
+    tx: &mut Tx<'_>,
+) -> Result<bool, StoreError> {
+    let mut queued: Vec<&mut Queued<W>> = jobs.iter_mut().filter_map(of_kind).collect();
+    let writes: Vec<&W> = queued.iter().map(|job| &job.write).collect();
+    let answers = W::apply_all(&writes, tx).await?;
+    let mut undo = false;
+    for (job, answer) in queued.iter_mut().zip(answers) {
+        job.out = Some(match answer {
+            Applied::Keep(out) => out,
+            Applied::Undo(out) => {
+                undo = true;
+                out
+            }
+        });
+    }
+    Ok(undo)
 }
 
 /// The callers' end of the queue.
@@ -285,7 +177,7 @@ impl WriteQueue {
 
     /// Queues a write and waits until it is committed. The write happens even
     /// if the caller stops waiting.
-    pub(crate) async fn submit<W: Write>(&self, write: W) -> Result<W::Out, StoreError> {
+    pub(crate) async fn submit<W: WriteMany>(&self, write: W) -> Result<W::Out, StoreError> {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Queued {
             write,
@@ -374,19 +266,13 @@ impl Writer {
             Ok(conn) => conn,
             Err(error) => return Ended::Failed(StoreError::from_sqlx("begin", error)),
         };
-        let mut tx = Tx {
-            conn,
-            now: self.core.clock.now(),
-            replica: &self.core.replica_id,
-            events: Vec::new(),
-            audit: Vec::new(),
-        };
+        let mut tx = Tx::new(conn, &self.core, jobs.len() == 1);
         let ended = match run_all(&mut tx, jobs).await {
             Ok(()) => self.commit(&mut tx).await,
             Err(ended) => ended,
         };
-        if !matches!(ended, Ended::Committed) && tx.conn.batch("ROLLBACK").await.is_err() {
-            tx.conn.discard();
+        if !matches!(ended, Ended::Committed) {
+            tx.roll_back().await;
         }
         ended
     }
@@ -410,11 +296,12 @@ impl Writer {
 
     async fn commit(&self, tx: &mut Tx<'_>) -> Ended {
         let had_events = match tx.flush(self.core.engine).await {
-            Ok(had_events) => had_events,
+            Ok(Flushed::Written { events }) => events,
+            Ok(Flushed::NoCapacity) => return Ended::Undone,
             Err(error) => return Ended::Failed(error),
         };
-        if let Err(error) = tx.conn.batch("COMMIT").await {
-            return Ended::Failed(StoreError::from_commit(error));
+        if let Err(error) = tx.commit().await {
+            return Ended::Failed(error);
         }
         if had_events {
             self.core.wake_watchers();
@@ -424,11 +311,16 @@ impl Writer {
 }
 
 async fn run_all(tx: &mut Tx<'_>, jobs: &mut [Box<dyn Job>]) -> Result<(), Ended> {
-    let alone = jobs.len() == 1;
-    for job in jobs {
-        match job.run(tx).await {
+    // Stable, and the same in every replica of one build: kinds take their locks
+    // in one order.
+    jobs.sort_by_key(|job| job.kind());
+    for kind in jobs.chunk_by_mut(|a, b| a.kind() == b.kind()) {
+        let Some(runner) = kind.first().map(|job| job.runner()) else {
+            continue;
+        };
+        match runner(kind, tx).await {
             Ok(false) => {}
-            Ok(true) if alone => return Err(Ended::RolledBack),
+            Ok(true) if tx.alone => return Err(Ended::RolledBack),
             Ok(true) => return Err(Ended::Undone),
             Err(error) => return Err(Ended::Failed(error)),
         }
@@ -439,19 +331,5 @@ async fn run_all(tx: &mut Tx<'_>, jobs: &mut [Box<dyn Job>]) -> Result<(), Ended
 fn finish(jobs: Vec<Box<dyn Job>>, outcome: &Result<(), StoreError>) {
     for job in jobs {
         job.finish(outcome.clone());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn multi_row_inserts_number_their_placeholders() {
-        assert_eq!(
-            values_sql("INSERT INTO t (a)", 1, 1),
-            "INSERT INTO t (a) VALUES ($1)"
-        );
-        assert_eq!(values_sql("I", 2, 3), "I VALUES ($1, $2, $3), ($4, $5, $6)");
     }
 }

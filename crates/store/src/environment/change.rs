@@ -1,45 +1,48 @@
 //! The transaction that changes an environment, with or without moving it on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fuse_model::{
-    Environment, EnvironmentId, IllegalTransition, Operation, OperationKind, State, TaskId,
-    TaskStatus, Trigger, Version,
+    Environment, EnvironmentId, IllegalTransition, Operation, OperationKind, State, Trigger,
+    Version,
 };
 use jiff::Timestamp;
 
 use super::{expiry, operation};
+use crate::multi_row::{MultiRow, rounds};
 use crate::presence::{alive_since, is_alive};
-use crate::sql::{Bind, binds, to_json};
-use crate::writer::{Applied, Tx, Write};
-use crate::{Change, Guarded, OperationChange, StoreError, TaskChange};
+use crate::sql::{Bind, Row, binds, to_json};
+use crate::tx::Tx;
+use crate::writer::{Applied, WriteMany};
+use crate::{Change, Guarded, OperationChange, StoreError};
 
-macro_rules! update {
-    ($operation:expr, $guard:expr) => {
-        concat!(
-            "UPDATE environments SET version = version + 1, state = $3, url = $4, error = $5, \
-             endpoints = $6, updated_at = $7, guest_token = COALESCE($8, guest_token)",
-            $operation,
-            " WHERE id = $1 AND version = $2",
-            $guard
-        )
-    };
+/// `column8` says what happens to the operation lease: see [`Lease`].
+const UPDATE: MultiRow = MultiRow {
+    step: "change environments",
+    before: "UPDATE environments SET version = environments.version + 1, state = r.column3, \
+         url = r.column4, error = r.column5, endpoints = r.column6, \
+         guest_token = COALESCE(r.column7, guest_token), \
+         op_kind = CASE r.column8 WHEN 0 THEN op_kind ELSE r.column9 END, \
+         op_owner = CASE r.column8 WHEN 0 THEN op_owner ELSE r.column10 END, \
+         op_expires_at = CASE r.column8 WHEN 0 THEN op_expires_at ELSE r.column11 END, \
+         updated_at = r.column12 FROM (VALUES ",
+    after: concat!(
+        ") AS r WHERE environments.id = r.column1 AND environments.version = r.column2 \
+         AND (r.column8 <> 2 OR op_kind IS NULL OR op_owner = r.column10 \
+              OR op_expires_at <= r.column12 OR NOT ",
+        is_alive!("environments.op_owner", "r.column13"),
+        ") RETURNING environments.id"
+    ),
+};
+
+/// What a row of [`UPDATE`] does to the lease.
+#[derive(Debug, Clone, Copy)]
+enum Lease {
+    Keep = 0,
+    Set = 1,
+    SetIfFree = 2,
 }
-
-const KEEP: &str = update!("", "");
-const SEIZE: &str = update!(", op_kind = $9, op_owner = $10, op_expires_at = $11", "");
-const BEGIN: &str = update!(
-    ", op_kind = $9, op_owner = $10, op_expires_at = $11",
-    concat!(
-        " AND (op_kind IS NULL OR op_owner = $10 OR op_expires_at <= $7 OR NOT ",
-        is_alive!("environments.op_owner", "$12"),
-        ")"
-    )
-);
-const END: &str = update!(
-    ", op_kind = NULL, op_owner = NULL, op_expires_at = NULL",
-    ""
-);
 
 /// The state after `trigger`, if the record stays.
 pub(super) fn next_stored(from: State, trigger: Trigger) -> Result<State, IllegalTransition> {
@@ -58,29 +61,64 @@ pub(super) struct Update {
     pub(super) token: Option<Vec<u8>>,
 }
 
-impl Write for Update {
+impl WriteMany for Update {
     type Out = Guarded<Environment>;
 
-    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
-        let after = self.after(tx)?;
-        let (sql, values) = self.statement(tx, &after)?;
-        if tx.execute("change an environment", sql, values).await? == 0 {
-            return Ok(Applied::Keep(
-                refusal(tx, &self.seen.id, self.seen.version).await?,
-            ));
+    async fn apply_all(
+        writes: &[&Self],
+        tx: &mut Tx<'_>,
+    ) -> Result<Vec<Applied<Self::Out>>, StoreError> {
+        let mut answers = BTreeMap::new();
+        for round in rounds(writes.iter().map(|write| &write.seen.id)) {
+            let part: Vec<&Self> = round
+                .iter()
+                .filter_map(|at| writes.get(*at).copied())
+                .collect();
+            answers.extend(round.into_iter().zip(apply_round(&part, tx).await?));
         }
-        if let Some(task) = &self.seen.task_id {
-            change_task(tx, task, &self.seen.id, &self.change.task).await?;
-        }
-        if self.to != self.seen.state {
-            tx.event(&after.id, after.state, &after.url, &after.error);
-        }
-        tx.audit(&self.change.audit);
-        Ok(Applied::Keep(Guarded::Updated(after)))
+        Ok(answers.into_values().map(Applied::Keep).collect())
     }
 }
 
+/// Changes different environments.
+async fn apply_round(
+    writes: &[&Update],
+    tx: &mut Tx<'_>,
+) -> Result<Vec<Guarded<Environment>>, StoreError> {
+    let mut afters = Vec::with_capacity(writes.len());
+    let mut rows = Vec::with_capacity(writes.len());
+    for write in writes {
+        let after = write.after(tx)?;
+        rows.push(write.row(tx, &after)?);
+        afters.push(after);
+    }
+    let returned = UPDATE.run(tx, rows).await?;
+    let id = |row: &Row| Ok(EnvironmentId::new(row.columns("environments").text("id")?));
+    let changed: BTreeSet<_> = returned.iter().map(id).collect::<Result<_, StoreError>>()?;
+    let mut answers = Vec::with_capacity(writes.len());
+    for (write, after) in writes.iter().zip(afters) {
+        answers.push(if changed.contains(&after.id) {
+            write.add_effects(tx, &after);
+            Guarded::Updated(after)
+        } else {
+            refusal(tx, &write.seen.id, write.seen.version).await?
+        });
+    }
+    Ok(answers)
+}
+
 impl Update {
+    fn add_effects(&self, tx: &mut Tx<'_>, after: &Environment) {
+        if let Some(task) = &self.seen.task_id {
+            tx.effects.task(task, &self.seen.id, &self.change.task);
+        }
+        if self.to != self.seen.state {
+            tx.effects
+                .event(&after.id, after.state, &after.url, &after.error);
+        }
+        tx.effects.audit(&self.change.audit);
+    }
+
     /// The record as it will be.
     fn after(&self, tx: &Tx<'_>) -> Result<Environment, StoreError> {
         let mut after = self.seen.clone();
@@ -110,47 +148,37 @@ impl Update {
         Ok(after)
     }
 
-    fn statement(
-        &self,
-        tx: &Tx<'_>,
-        after: &Environment,
-    ) -> Result<(&'static str, Vec<Bind>), StoreError> {
-        let mut values = binds![
+    fn row(&self, tx: &Tx<'_>, after: &Environment) -> Result<Vec<Bind>, StoreError> {
+        let lease = match self.change.operation {
+            OperationChange::Keep => Lease::Keep,
+            OperationChange::End | OperationChange::Seize(..) => Lease::Set,
+            OperationChange::Begin(..) => Lease::SetIfFree,
+        };
+        let operation = after.operation.as_ref();
+        Ok(binds![
             after.id.as_str(),
             self.seen.version.0,
             after.state.as_str(),
             after.url.as_str(),
             after.error.as_str(),
             to_json("environments", "endpoints", &after.endpoints)?,
+            self.token.clone(),
+            lease as i64,
+            operation.map(|operation| operation.kind.as_str()),
+            operation.map(|operation| operation.owner.as_str()),
+            operation.map(|operation| operation.expires_at),
             tx.now,
-            self.token.clone()
-        ];
-        let sql = match self.change.operation {
-            OperationChange::Keep => KEEP,
-            OperationChange::End => END,
-            OperationChange::Seize(kind, ttl) => {
-                values.extend(binds![
-                    kind.as_str(),
-                    tx.replica.as_str(),
-                    expiry(tx.now, ttl)
-                ]);
-                SEIZE
-            }
-            OperationChange::Begin(kind, ttl) => {
-                values.extend(binds![
-                    kind.as_str(),
-                    tx.replica.as_str(),
-                    expiry(tx.now, ttl)
-                ]);
-                values.extend(binds![alive_since(tx.now)]);
-                BEGIN
-            }
-        };
-        Ok((sql, values))
+            alive_since(tx.now)
+        ])
     }
 }
 
-fn taken(tx: &Tx<'_>, kind: OperationKind, ttl: Duration) -> Result<Operation, StoreError> {
+/// A lease of this replica, from now on.
+pub(super) fn taken(
+    tx: &Tx<'_>,
+    kind: OperationKind,
+    ttl: Duration,
+) -> Result<Operation, StoreError> {
     let expires_at = Timestamp::from_microsecond(expiry(tx.now, ttl));
     Ok(Operation {
         kind,
@@ -183,30 +211,4 @@ pub(super) async fn refusal<T>(
     // The version is still the one that was seen, so the lease was in the way,
     // unless that was given back in this very moment.
     Ok(operation(&mut columns)?.map_or(Guarded::Stale, Guarded::Busy))
-}
-
-/// Changes the task, if it is still this environment's.
-pub(super) async fn change_task(
-    tx: &mut Tx<'_>,
-    task: &TaskId,
-    id: &EnvironmentId,
-    change: &TaskChange,
-) -> Result<(), StoreError> {
-    let Some((status, error)) = outcome(change) else {
-        return Ok(());
-    };
-    let sql = "UPDATE tasks SET status = $3, last_error = $4, updated_at = $5 \
-         WHERE id = $1 AND environment_id = $2";
-    let values = binds![task.as_str(), id.as_str(), status.as_str(), error, tx.now];
-    tx.execute("change a task", sql, values).await.map(drop)
-}
-
-/// Status and error text that a change leaves, if it leaves any.
-pub(super) fn outcome(change: &TaskChange) -> Option<(TaskStatus, &str)> {
-    match change {
-        TaskChange::Keep => None,
-        TaskChange::Running => Some((TaskStatus::Running, "")),
-        TaskChange::Completed => Some((TaskStatus::Completed, "")),
-        TaskChange::Failed(error) => Some((TaskStatus::Failed, error)),
-    }
 }

@@ -1,16 +1,47 @@
 //! The transactions that begin an environment.
 
-use fuse_model::{
-    AuditEntry, AuditKind, Environment, EnvironmentId, HostId, Operation, OperationKind, State,
-    TaskId, TaskStatus, Version,
-};
-use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::expiry;
+use fuse_model::{
+    AuditEntry, AuditKind, Environment, EnvironmentId, HostId, OperationKind, State, TaskId,
+    TaskStatus, Version,
+};
+
+use super::change::taken;
+use crate::effects::Charge;
 use crate::host::charge_in_tx;
-use crate::sql::{binds, to_json};
-use crate::writer::{Applied, Tx, Write};
+use crate::multi_row::{MultiRow, rounds};
+use crate::sql::{Bind, Row, binds, to_json};
+use crate::tx::Tx;
+use crate::writer::{Applied, Write, WriteMany};
 use crate::{FailedCreate, Inserted, NewEnvironment, StoreError};
+
+/// Makes tasks belong to environments, except those that a tracked one has.
+/// Answers the ids of those that were claimed.
+const CLAIM: MultiRow = MultiRow {
+    step: "claim tasks",
+    before: "INSERT INTO tasks \
+         (id, environment_id, active, status, last_error, assigned_at, updated_at) VALUES ",
+    after: " ON CONFLICT (id) DO UPDATE SET environment_id = excluded.environment_id, \
+         active = excluded.active, status = excluded.status, \
+         last_error = excluded.last_error, assigned_at = excluded.assigned_at, \
+         updated_at = excluded.updated_at, output_exit = NULL, output_stdout = NULL, \
+         output_stderr = NULL WHERE tasks.active = 0 RETURNING id",
+};
+
+const HOLDERS: MultiRow = MultiRow {
+    step: "look up tasks",
+    before: "SELECT id, environment_id FROM tasks WHERE id IN (VALUES ",
+    after: ")",
+};
+
+const INSERT: MultiRow = MultiRow {
+    step: "insert environments",
+    before: "INSERT INTO environments (id, version, state, task_id, tenant, host_id, url, error, \
+         created_at, updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec, \
+         secrets, request) VALUES ",
+    after: " ON CONFLICT (id) DO NOTHING RETURNING id, task_id",
+};
 
 pub(super) struct Insert {
     pub(super) new: NewEnvironment,
@@ -18,52 +49,76 @@ pub(super) struct Insert {
     pub(super) secrets: Option<Vec<u8>>,
 }
 
-impl Write for Insert {
+impl WriteMany for Insert {
     type Out = Inserted;
 
-    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Inserted>, StoreError> {
-        let new = &self.new;
-        let assigned = TaskStatus::Assigned;
-        if !claim_task(tx, &new.task_id, &new.id, assigned, "").await? {
-            let holder = task_holder(tx, &new.task_id).await?;
-            let holder = holder.unwrap_or_else(|| new.id.clone());
-            return Ok(Applied::Keep(Inserted::TaskAssigned(holder)));
+    async fn apply_all(
+        writes: &[&Self],
+        tx: &mut Tx<'_>,
+    ) -> Result<Vec<Applied<Inserted>>, StoreError> {
+        let mut answers = BTreeMap::new();
+        // Of equal tasks the first may win; the others then find it taken.
+        for round in rounds(writes.iter().map(|write| &write.new.task_id)) {
+            let part: Vec<&Self> = round
+                .iter()
+                .filter_map(|at| writes.get(*at).copied())
+                .collect();
+            answers.extend(round.into_iter().zip(apply_round(&part, tx).await?));
         }
-        // From here on a refusal has something to take back.
-        let mut host_id = None;
-        for candidate in &new.candidates {
-            if charge_in_tx(tx, candidate, new.spec.resources()).await? {
-                host_id = Some(candidate.clone());
-                break;
-            }
-        }
-        if host_id.is_none() && !new.candidates.is_empty() {
-            return Ok(Applied::Undo(Inserted::NoCapacity));
-        }
-        let environment = self.record(host_id, tx)?;
-        if !self.insert(tx, &environment).await? {
-            return Ok(Applied::Undo(Inserted::TaskAssigned(new.id.clone())));
-        }
-        if let Some(host) = &environment.host_id {
-            self.insert_reservation(tx, host).await?;
-        }
-        tx.event(&new.id, State::Provisioning, "", "");
-        tx.audit(&self.audit(environment.host_id.as_ref()));
-        Ok(Applied::Keep(Inserted::Created(environment)))
+        Ok(answers.into_values().collect())
     }
 }
 
+/// Inserts environments of different tasks.
+async fn apply_round(
+    writes: &[&Insert],
+    tx: &mut Tx<'_>,
+) -> Result<Vec<Applied<Inserted>>, StoreError> {
+    let claims = writes.iter().map(|write| {
+        let new = &write.new;
+        claim(tx, &new.task_id, &new.id, TaskStatus::Assigned, "")
+    });
+    let claims = claims.collect();
+    let claimed = claim_tasks(tx, claims).await?;
+    let tasks = writes.iter().map(|write| &write.new.task_id);
+    let holders = task_holders(tx, tasks.filter(|task| !claimed.contains(task))).await?;
+
+    let mut steps = Vec::with_capacity(writes.len());
+    for write in writes {
+        steps.push(match holders.get(&write.new.task_id) {
+            Some(holder) => Step::Refused(Applied::Keep(Inserted::TaskAssigned(holder.clone()))),
+            None => write.prepare(tx).await?,
+        });
+    }
+    let mut rows = Vec::with_capacity(writes.len());
+    for (write, step) in writes.iter().zip(&steps) {
+        if let Step::Record(environment) = step {
+            rows.push(write.row(environment)?);
+        }
+    }
+    let inserted = insert_rows(tx, rows).await?;
+    let answers = writes.iter().zip(steps).map(|(write, step)| match step {
+        Step::Refused(answer) => answer,
+        Step::Record(environment) => write.finish(tx, environment, &inserted),
+    });
+    Ok(answers.collect())
+}
+
+/// How far one of several inserts has come.
+enum Step {
+    Refused(Applied<Inserted>),
+    Record(Environment),
+}
+
 impl Insert {
-    fn record(&self, host_id: Option<HostId>, tx: &Tx<'_>) -> Result<Environment, StoreError> {
+    /// Charges a host and makes the record. A refusal has to take back the claim
+    /// on the task.
+    async fn prepare(&self, tx: &mut Tx<'_>) -> Result<Step, StoreError> {
+        let Some(host_id) = self.charge(tx).await? else {
+            return Ok(Step::Refused(Applied::Undo(Inserted::NoCapacity)));
+        };
         let new = &self.new;
-        let expires_at = expiry(tx.now, new.operation_ttl);
-        let expires_at =
-            Timestamp::from_microsecond(expires_at).map_err(|error| StoreError::Corrupt {
-                table: "environments",
-                column: "op_expires_at",
-                reason: error.to_string(),
-            })?;
-        Ok(Environment {
+        Ok(Step::Record(Environment {
             id: new.id.clone(),
             version: Version::FIRST,
             spec: new.spec.clone(),
@@ -74,59 +129,78 @@ impl Insert {
             url: String::new(),
             endpoints: Vec::new(),
             error: String::new(),
-            operation: Some(Operation {
-                kind: OperationKind::Create,
-                owner: tx.replica.clone(),
-                expires_at,
-            }),
+            operation: Some(taken(tx, OperationKind::Create, new.operation_ttl)?),
             created_at: tx.now,
             updated_at: tx.now,
             activity_at: tx.now,
-        })
+        }))
     }
 
-    /// `false` when the id is taken, which for ids made from task ids means that
-    /// two task ids make the same one.
-    async fn insert(&self, tx: &mut Tx<'_>, environment: &Environment) -> Result<bool, StoreError> {
-        let sql = "INSERT INTO environments (id, version, state, task_id, tenant, host_id, \
-             url, error, created_at, updated_at, activity_at, op_kind, op_owner, op_expires_at, \
-             endpoints, spec, guest_token, secrets, request) \
-             VALUES ($1, $2, $3, $4, $5, $6, '', '', $7, $7, $7, $8, $9, $10, '[]', $11, NULL, \
-             $12, $13) ON CONFLICT (id) DO NOTHING";
-        let values = binds![
+    /// Charges a host. `None`: no candidate fits; `Some(None)`: there are none,
+    /// it is for the default backend.
+    ///
+    /// In a batch the first candidate is taken on trust and charged along with
+    /// all others of the batch. If that does not work out, each write runs again
+    /// alone, and then goes through its candidates.
+    async fn charge(&self, tx: &mut Tx<'_>) -> Result<Option<Option<HostId>>, StoreError> {
+        let need = self.new.spec.resources();
+        let Some(first) = self.new.candidates.first() else {
+            return Ok(Some(None));
+        };
+        if !tx.alone {
+            tx.effects.charge(first, need);
+            return Ok(Some(Some(first.clone())));
+        }
+        for candidate in &self.new.candidates {
+            if charge_in_tx(tx, candidate, &Charge::of(need)).await? {
+                return Ok(Some(Some(candidate.clone())));
+            }
+        }
+        Ok(None)
+    }
+
+    fn row(&self, environment: &Environment) -> Result<Vec<Bind>, StoreError> {
+        let operation = environment.operation.as_ref();
+        Ok(binds![
             environment.id.as_str(),
             environment.version.0,
             environment.state.as_str(),
             self.new.task_id.as_str(),
             environment.tenant.as_str(),
             environment.host_id.as_ref().map(HostId::as_str),
-            tx.now,
-            OperationKind::Create.as_str(),
-            tx.replica.as_str(),
-            expiry(tx.now, self.new.operation_ttl),
+            environment.url.as_str(),
+            environment.error.as_str(),
+            environment.created_at,
+            environment.updated_at,
+            environment.activity_at,
+            operation.map(|operation| operation.kind.as_str()),
+            operation.map(|operation| operation.owner.as_str()),
+            operation.map(|operation| operation.expires_at),
+            to_json("environments", "endpoints", &environment.endpoints)?,
             to_json("environments", "spec", &environment.spec)?,
             self.secrets.clone(),
             self.new.request.as_str()
-        ];
-        Ok(tx.execute("insert an environment", sql, values).await? > 0)
+        ])
     }
 
-    async fn insert_reservation(&self, tx: &mut Tx<'_>, host: &HostId) -> Result<(), StoreError> {
-        let need = self.new.spec.resources();
-        let sql = "INSERT INTO reservations \
-             (environment_id, host_id, cpus, ram_mb, storage_gb, gpus) \
-             VALUES ($1, $2, $3, $4, $5, $6)";
-        let values = binds![
-            self.new.id.as_str(),
-            host.as_str(),
-            need.cpus,
-            need.ram_mb,
-            need.storage_gb,
-            need.gpus
-        ];
-        tx.execute("insert a reservation", sql, values)
-            .await
-            .map(drop)
+    /// Adds what goes with a record that was inserted. If it was not, its id is
+    /// taken: for ids made from task ids that means that two make the same one.
+    fn finish(
+        &self,
+        tx: &mut Tx<'_>,
+        environment: Environment,
+        inserted: &BTreeSet<(EnvironmentId, TaskId)>,
+    ) -> Applied<Inserted> {
+        let new = &self.new;
+        if !inserted.contains(&(new.id.clone(), new.task_id.clone())) {
+            return Applied::Undo(Inserted::TaskAssigned(new.id.clone()));
+        }
+        if let Some(host) = &environment.host_id {
+            tx.effects.reserve(&new.id, host, new.spec.resources());
+        }
+        tx.effects.event(&new.id, State::Provisioning, "", "");
+        tx.effects.audit(&self.audit(environment.host_id.as_ref()));
+        Applied::Keep(Inserted::Created(environment))
     }
 
     fn audit(&self, host: Option<&HostId>) -> Vec<AuditEntry> {
@@ -147,53 +221,79 @@ impl Write for InsertFailed {
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
         let failed = &self.0;
-        let status = TaskStatus::Failed;
-        if !claim_task(tx, &failed.task_id, &failed.id, status, &failed.error).await? {
-            return Ok(Applied::Keep(task_holder(tx, &failed.task_id).await?));
+        let row = claim(
+            tx,
+            &failed.task_id,
+            &failed.id,
+            TaskStatus::Failed,
+            &failed.error,
+        );
+        if !claim_tasks(tx, vec![row]).await?.contains(&failed.task_id) {
+            let mut holders = task_holders(tx, std::iter::once(&failed.task_id)).await?;
+            return Ok(Applied::Keep(holders.remove(&failed.task_id)));
         }
-        tx.event(&failed.id, State::Failed, "", &failed.error);
-        tx.audit(&failed.audit);
+        tx.effects
+            .event(&failed.id, State::Failed, "", &failed.error);
+        tx.effects.audit(&failed.audit);
         Ok(Applied::Keep(None))
     }
 }
 
-/// Makes the task belong to the environment, unless a tracked one has it. A
-/// failed task is claimed only to record its failure; it is not active.
-async fn claim_task(
-    tx: &mut Tx<'_>,
+/// A row of [`CLAIM`]. A task that has failed already is claimed only to record
+/// that; it is not active.
+fn claim(
+    tx: &Tx<'_>,
     task: &TaskId,
     id: &EnvironmentId,
     status: TaskStatus,
     error: &str,
-) -> Result<bool, StoreError> {
-    let sql = "INSERT INTO tasks \
-         (id, environment_id, active, status, last_error, assigned_at, updated_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $6) \
-         ON CONFLICT (id) DO UPDATE SET environment_id = excluded.environment_id, \
-         active = excluded.active, status = excluded.status, \
-         last_error = excluded.last_error, assigned_at = excluded.assigned_at, \
-         updated_at = excluded.updated_at, output_exit = NULL, output_stdout = NULL, \
-         output_stderr = NULL WHERE tasks.active = 0";
+) -> Vec<Bind> {
     let active = i64::from(status == TaskStatus::Assigned);
-    let values = binds![
+    binds![
         task.as_str(),
         id.as_str(),
         active,
         status.as_str(),
         error,
+        tx.now,
         tx.now
-    ];
-    Ok(tx.execute("claim a task", sql, values).await? > 0)
+    ]
 }
 
-async fn task_holder(tx: &mut Tx<'_>, task: &TaskId) -> Result<Option<EnvironmentId>, StoreError> {
-    let sql = "SELECT environment_id FROM tasks WHERE id = $1";
-    let rows = tx
-        .fetch("look up a task", sql, binds![task.as_str()])
-        .await?;
-    let id = rows
-        .first()
-        .map(|row| row.columns("tasks").text("environment_id"))
-        .transpose()?;
-    Ok(id.map(EnvironmentId::new))
+async fn claim_tasks(
+    tx: &mut Tx<'_>,
+    claims: Vec<Vec<Bind>>,
+) -> Result<BTreeSet<TaskId>, StoreError> {
+    let rows = CLAIM.run(tx, claims).await?;
+    rows.iter()
+        .map(|row| Ok(TaskId::new(row.columns("tasks").text("id")?)))
+        .collect()
+}
+
+/// The environments that tasks belong to.
+async fn task_holders(
+    tx: &mut Tx<'_>,
+    tasks: impl Iterator<Item = &TaskId>,
+) -> Result<BTreeMap<TaskId, EnvironmentId>, StoreError> {
+    let values = tasks.map(|task| binds![task.as_str()]).collect();
+    let rows = HOLDERS.run(tx, values).await?;
+    let holder = |row: &Row| {
+        let mut columns = row.columns("tasks");
+        let task = TaskId::new(columns.text("id")?);
+        Ok((task, EnvironmentId::new(columns.text("environment_id")?)))
+    };
+    rows.iter().map(holder).collect()
+}
+
+async fn insert_rows(
+    tx: &mut Tx<'_>,
+    rows: Vec<Vec<Bind>>,
+) -> Result<BTreeSet<(EnvironmentId, TaskId)>, StoreError> {
+    let rows = INSERT.run(tx, rows).await?;
+    let inserted = |row: &Row| {
+        let mut columns = row.columns("environments");
+        let id = EnvironmentId::new(columns.text("id")?);
+        Ok((id, TaskId::new(columns.text("task_id")?)))
+    };
+    rows.iter().map(inserted).collect()
 }

@@ -1,11 +1,14 @@
 //! The transaction that ends an environment.
 
+use std::collections::BTreeMap;
+
 use fuse_model::{EnvironmentId, IllegalTransition, State, TaskId, Trigger, Version};
 
-use super::change::{outcome, refusal};
-use crate::host::release_in_tx;
+use super::change::refusal;
+use crate::multi_row::{MultiRow, rounds};
 use crate::sql::binds;
-use crate::writer::{Applied, Tx, Write};
+use crate::tx::Tx;
+use crate::writer::{Applied, WriteMany};
 use crate::{Guarded, Removal, StoreError};
 
 /// The state after `trigger`, if the record goes.
@@ -25,41 +28,62 @@ pub(super) struct Remove {
     pub(super) removal: Removal,
 }
 
-impl Write for Remove {
+const DELETE: MultiRow = MultiRow {
+    step: "remove environments",
+    before: "DELETE FROM environments WHERE (id, version) IN (VALUES ",
+    after: ") RETURNING id, task_id",
+};
+
+impl WriteMany for Remove {
     type Out = Guarded<()>;
 
-    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
-        let sql = "DELETE FROM environments WHERE id = $1 AND version = $2 RETURNING task_id";
-        let values = binds![self.id.as_str(), self.version.0];
-        let rows = tx.fetch("remove an environment", sql, values).await?;
-        let Some(row) = rows.first() else {
-            return Ok(Applied::Keep(refusal(tx, &self.id, self.version).await?));
-        };
-        let task = TaskId::new(row.columns("environments").text("task_id")?);
-        self.free_task(tx, &task).await?;
-        release_in_tx(tx, &self.id).await?;
-        tx.event(&self.id, self.end, &self.url, &self.removal.error);
-        tx.audit(&self.removal.audit);
-        Ok(Applied::Keep(Guarded::Updated(())))
+    async fn apply_all(
+        writes: &[&Self],
+        tx: &mut Tx<'_>,
+    ) -> Result<Vec<Applied<Self::Out>>, StoreError> {
+        let mut answers = BTreeMap::new();
+        for round in rounds(writes.iter().map(|write| &write.id)) {
+            let part: Vec<&Self> = round
+                .iter()
+                .filter_map(|at| writes.get(*at).copied())
+                .collect();
+            answers.extend(round.into_iter().zip(apply_round(&part, tx).await?));
+        }
+        Ok(answers.into_values().map(Applied::Keep).collect())
     }
 }
 
+/// Removes different environments.
+async fn apply_round(writes: &[&Remove], tx: &mut Tx<'_>) -> Result<Vec<Guarded<()>>, StoreError> {
+    let rows = writes
+        .iter()
+        .map(|write| binds![write.id.as_str(), write.version.0])
+        .collect();
+    let mut tasks = BTreeMap::new();
+    for row in DELETE.run(tx, rows).await? {
+        let mut columns = row.columns("environments");
+        let id = EnvironmentId::new(columns.text("id")?);
+        tasks.insert(id, TaskId::new(columns.text("task_id")?));
+    }
+    let mut answers = Vec::with_capacity(writes.len());
+    for write in writes {
+        answers.push(match tasks.get(&write.id) {
+            Some(task) => {
+                write.add_effects(tx, task);
+                Guarded::Updated(())
+            }
+            None => refusal(tx, &write.id, write.version).await?,
+        });
+    }
+    Ok(answers)
+}
+
 impl Remove {
-    /// Lets the task id be used again, and leaves the outcome on the task.
-    async fn free_task(&self, tx: &mut Tx<'_>, task: &TaskId) -> Result<(), StoreError> {
-        let (task, id) = (task.as_str(), self.id.as_str());
-        let (sql, values) = match outcome(&self.removal.task) {
-            None => (
-                "UPDATE tasks SET active = 0, updated_at = $3 \
-                 WHERE id = $1 AND environment_id = $2",
-                binds![task, id, tx.now],
-            ),
-            Some((status, error)) => (
-                "UPDATE tasks SET active = 0, updated_at = $3, status = $4, last_error = $5 \
-                 WHERE id = $1 AND environment_id = $2",
-                binds![task, id, tx.now, status.as_str(), error],
-            ),
-        };
-        tx.execute("free a task", sql, values).await.map(drop)
+    fn add_effects(&self, tx: &mut Tx<'_>, task: &TaskId) {
+        tx.effects.free_task(task, &self.id, &self.removal.task);
+        tx.effects.release(&self.id);
+        tx.effects
+            .event(&self.id, self.end, &self.url, &self.removal.error);
+        tx.effects.audit(&self.removal.audit);
     }
 }

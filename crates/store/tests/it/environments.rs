@@ -24,6 +24,7 @@ contract! {
     two_task_ids_of_one_name_do_not_share_it,
     the_default_backend_is_charged_nowhere,
     activity_only_goes_forward,
+    any_text_can_be_kept,
     a_script_s_output_stays_with_its_task,
 }
 
@@ -393,6 +394,28 @@ async fn activity_only_goes_forward(db: Db) {
         .expect("writes");
     let seen = get(&store, &made.id).await.expect("is");
     assert_eq!((seen.activity_at, seen.version), (later, made.version));
+}
+
+async fn any_text_can_be_kept(db: Db) {
+    let store = db.open().await;
+    let task = "nul \0 quote ' \" backslash \\ $1 %s \u{1f980} \u{7f}";
+    let made = create(&store, task, 1, &[]).await;
+    let change = Change {
+        error: Some("a guest printed \0".to_owned()),
+        ..Change::default()
+    };
+    updated(
+        store
+            .environment_update(&made, change)
+            .await
+            .expect("updates"),
+    );
+    let kept = get(&store, &made.id).await.expect("is");
+    assert_eq!(kept.error, "a guest printed \u{2400}");
+    assert_eq!(task_of(&store, task).await.environment_id, kept.id);
+    destroy(&store, &kept).await;
+    assert_eq!(task_of(&store, task).await.status, TaskStatus::Failed);
+    check_invariants(&store).await;
 }
 
 async fn a_script_s_output_stays_with_its_task(db: Db) {

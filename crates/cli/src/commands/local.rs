@@ -104,7 +104,14 @@ async fn up(app: &App, layout: &Layout, args: &UpArgs) -> Result<(), Error> {
         orchestrator: args.orchestrator_port,
         agent: args.agent_port,
     };
-    let stack = local::up::up(layout, ports, app.io).await?;
+    // Dropping the work half-way stops what it started.
+    let stack = tokio::select! {
+        stack = local::up::up(layout, ports, app.io) => stack?,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            return Err(Error::Status(130));
+        }
+    };
     let credentials = Credentials {
         base_url: stack.url.clone(),
         token: Some(stack.token.clone()),

@@ -12,6 +12,7 @@
 mod agent;
 mod daemon;
 mod error;
+mod guests;
 mod image;
 mod layout;
 mod orchestrator;

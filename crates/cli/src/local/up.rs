@@ -16,7 +16,7 @@ use super::record::Stack;
 use super::root::{self, Step};
 use super::tokens::Tokens;
 use super::vmm::{self, Choice};
-use super::{Error, Layout, NAME, Ports, agent, image, orchestrator, ports, tools};
+use super::{Error, Layout, NAME, Ports, agent, guests, image, orchestrator, ports, tools};
 use crate::app::options;
 use crate::io::Io;
 
@@ -85,6 +85,8 @@ impl Drop for Started<'_> {
         }
         if self.agent {
             root::run(self.layout, Step::AgentStop).ok();
+            // It may have booted VMs of an earlier run by now.
+            root::run(self.layout, Step::VmsStop).ok();
         }
     }
 }
@@ -94,32 +96,14 @@ impl Drop for Started<'_> {
 /// # Errors
 /// The first thing that is wrong; what this call started is stopped again.
 pub(crate) async fn up(layout: &Layout, wanted: Ports, io: Io) -> Result<Running, Error> {
-    tools::check_programs(layout)?;
-    let (orchestrator, agent) = (orchestrator::daemon(layout), agent::daemon(layout));
-    let before = Stack::load(layout)
-        .filter(|_| orchestrator.running().is_some() || agent.running().is_some());
-    if let Some(stack) = before.as_ref().filter(|stack| stack.ports() != wanted) {
-        return Err(Error::OtherPorts {
-            orchestrator: stack.orchestrator_port,
-            agent: stack.agent_port,
-        });
-    }
-    if orchestrator.running().is_none() {
-        ports::require_free(wanted.orchestrator, "orchestrator", "--orchestrator-port")?;
-    }
-    if agent.running().is_none() {
-        ports::require_free(wanted.agent, "host agent", "--agent-port")?;
-    }
-    tools::check_tools(false)?;
-    root::require(io)?;
-    image::ensure(layout, io)?;
-
+    let before = check(layout, wanted, io)?;
     layout.create()?;
     let _lock = Lock::take(layout)?;
     let tokens = Tokens::ensure(layout)?;
     let choice = vmm::choose(layout, io)?;
     tools::check_tools(choice.emulated)?;
 
+    let (orchestrator, agent) = (orchestrator::daemon(layout), agent::daemon(layout));
     let mut stack = record(layout, wanted, &choice);
     let mut started = Started {
         layout,
@@ -142,6 +126,9 @@ pub(crate) async fn up(layout: &Layout, wanted: Ports, io: Io) -> Result<Running
     ready(&agent, &agent_client, agent::PROGRAM).await?;
 
     register(&client, layout, &mut stack, &choice, &tokens).await?;
+    if started.agent {
+        guests::wait_until_back(&client, io).await?;
+    }
     let was_up = !started.orchestrator && !started.agent;
     (started.orchestrator, started.agent) = (false, false);
     Ok(Running {
@@ -151,6 +138,31 @@ pub(crate) async fn up(layout: &Layout, wanted: Ports, io: Io) -> Result<Running
         choice,
         was_up,
     })
+}
+
+/// Refuses what can be refused before anything is made or started, and returns the record of the
+/// stack if it runs.
+fn check(layout: &Layout, wanted: Ports, io: Io) -> Result<Option<Stack>, Error> {
+    tools::check_programs(layout)?;
+    let orchestrator = orchestrator::daemon(layout).running().is_some();
+    let agent = agent::daemon(layout).running().is_some();
+    let before = Stack::load(layout).filter(|_| orchestrator || agent);
+    if let Some(stack) = before.as_ref().filter(|stack| stack.ports() != wanted) {
+        return Err(Error::OtherPorts {
+            orchestrator: stack.orchestrator_port,
+            agent: stack.agent_port,
+        });
+    }
+    if !orchestrator {
+        ports::require_free(wanted.orchestrator, "orchestrator", "--orchestrator-port")?;
+    }
+    if !agent {
+        ports::require_free(wanted.agent, "host agent", "--agent-port")?;
+    }
+    tools::check_tools(false)?;
+    root::require(io)?;
+    image::ensure(layout, io)?;
+    Ok(before)
 }
 
 /// The record of the stack as it is going to be.

@@ -75,17 +75,22 @@ impl Reaper {
     /// # Errors
     /// No thread could be started.
     pub(crate) fn start() -> io::Result<Arc<Self>> {
-        let reaper = Arc::new(Self {
-            state: Mutex::default(),
-            started: Condvar::new(),
-            orphans: Notify::new(),
-        });
+        let reaper = Self::idle();
         let collector = Arc::clone(&reaper);
         std::thread::Builder::new()
             .name("reaper".to_owned())
             .stack_size(64 * 1024)
             .spawn(move || collector.collect_forever())?;
         Ok(reaper)
+    }
+
+    /// One that collects nothing.
+    pub(crate) fn idle() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+            started: Condvar::new(),
+            orphans: Notify::new(),
+        })
     }
 
     /// Starts a child. Blocks until it runs the program or failed to.

@@ -39,8 +39,9 @@ pub const EXIT_SIGNAL_BASE: i32 = 128;
 
 /// Most bytes that are kept of one output stream of a command.
 pub const MAX_OUTPUT_BYTES: u64 = 8 * 1024 * 1024;
-/// Most bytes of one request body other than [`path::FILE`], which is streamed.
-pub const MAX_BODY_BYTES: usize = 96 * 1024 * 1024;
+/// Most bytes of one JSON request body. Guests can be small, so larger files go by
+/// [`path::FILE`], which is streamed.
+pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Longest ready line, line feed included.
 pub const MAX_READY_BYTES: usize = 16 * 1024;
 

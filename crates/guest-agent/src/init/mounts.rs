@@ -43,7 +43,7 @@ const EARLY: [Virtual; 3] = [
 ];
 
 /// Mounted below the new root, after the early ones have moved there.
-const SYSTEM: [Virtual; 6] = [
+const SYSTEM: [Virtual; 5] = [
     Virtual {
         kind: "devpts",
         target: "dev/pts",
@@ -55,12 +55,6 @@ const SYSTEM: [Virtual; 6] = [
         target: "dev/shm",
         flags: SAFE,
         options: "mode=1777",
-    },
-    Virtual {
-        kind: "cgroup2",
-        target: "sys/fs/cgroup",
-        flags: SAFEST,
-        options: "",
     },
     Virtual {
         kind: "tmpfs",
@@ -108,11 +102,25 @@ pub(super) fn system(root: &str) -> Result<(), InitError> {
             .map_err(|e| InitError::mount(it.kind, &target, e))?;
     }
     SYSTEM.iter().try_for_each(|it| mount_virtual(it, root))?;
+    mount_cgroups(root)?;
     for (target, link) in LINKS {
         let link = root.join(link);
         symlink(target, &link).map_err(|e| InitError::file("make", &link, e))?;
     }
     Ok(())
+}
+
+/// Every command gets a group of its own. Without `favordynmods` a process that
+/// joins one waits for all CPUs to have passed a quiet point, tens of
+/// milliseconds; kernels before 6.0 do not know it.
+fn mount_cgroups(root: &Path) -> Result<(), InitError> {
+    let groups = |options| Virtual {
+        kind: "cgroup2",
+        target: "sys/fs/cgroup",
+        flags: SAFEST,
+        options,
+    };
+    mount_virtual(&groups("favordynmods"), root).or_else(|_| mount_virtual(&groups(""), root))
 }
 
 fn mount_virtual(it: &Virtual, root: &Path) -> Result<(), InitError> {

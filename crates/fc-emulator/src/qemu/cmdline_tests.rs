@@ -61,7 +61,7 @@ fn a_bare_machine_has_a_console_and_a_monitor() {
 -no-user-config
 -display none
 -accel tcg
--cpu max
+-cpu max,smap=off
 -machine {MACHINE}
 -m 128M
 -smp 1,sockets=1,cores=1,threads=1
@@ -69,7 +69,7 @@ fn a_bare_machine_has_a_console_and_a_monitor() {
 -S
 -kernel /img/vmlinux.bin
 -initrd /img/initramfs.img
--append console=ttyS0
+-append console=ttyS0 norandmaps
 -chardev socket,id=qmp,fd=5
 -mon chardev=qmp,mode=control
 -chardev stdio,id=console,signal=off
@@ -112,7 +112,7 @@ fn every_device_is_on_the_line() {
 -no-user-config
 -display none
 -accel tcg
--cpu max
+-cpu max,smap=off
 -machine {MACHINE}
 -m 512M
 -smp 4,sockets=1,cores=2,threads=2
@@ -122,7 +122,7 @@ fn every_device_is_on_the_line() {
     let boot = "
 -kernel /img/vmlinux.bin
 -initrd /img/initramfs.img
--append console=ttyS0 root=/dev/vda ro";
+-append console=ttyS0 norandmaps root=/dev/vda ro";
     let config = full();
     assert_eq!(
         text(&config, &channels, Start::Boot(&source())),

@@ -13,7 +13,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(180);
 /// Limit of one question (milliseconds).
 const ASK_LIMIT_MS: i64 = 5_000;
 /// Pause between two questions to a guest that does not answer yet.
-const ASK_EVERY: Duration = Duration::from_millis(250);
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Waits until every environment that should run answers a command. One that does not in time is a
 /// warning: the stack is up, and the environment says by itself what is wrong with it.

@@ -29,6 +29,8 @@ struct Args {
 enum Command {
     /// Serve the host to a control plane (the default)
     Serve,
+    /// Power off all guests of a host whose agent does not run; the next agent boots them again
+    StopVms,
     /// The guest image: kernel, initramfs, base root file system
     Image {
         #[command(subcommand)]
@@ -82,6 +84,12 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Serve => runtime()?.block_on(async {
             let config = Config::from_env(FIRECRACKER, |name| std::env::var(name).ok())?;
             serve::serve(config.clone(), driver(&config)?).await?;
+            Ok(ExitCode::SUCCESS)
+        }),
+        Command::StopVms => runtime()?.block_on(async {
+            let config = Config::from_env(FIRECRACKER, |name| std::env::var(name).ok())?;
+            let stopped = serve::stop_vms(&config, driver(&config)?).await?;
+            writeln!(std::io::stdout(), "{stopped} VMs stopped")?;
             Ok(ExitCode::SUCCESS)
         }),
         Command::Image {

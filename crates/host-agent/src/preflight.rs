@@ -127,18 +127,26 @@ pub fn mkfs() -> Result<PathBuf, PreflightError> {
     find("mkfs.ext4", "e2fsprogs")
 }
 
-/// Checks everything that serving needs.
+/// Checks what changing the host's network needs, and finds its tool.
 ///
 /// # Errors
 /// The first thing that is missing.
-pub fn serve(config: &Config) -> Result<Tools, PreflightError> {
+pub fn network(config: &Config) -> Result<PathBuf, PreflightError> {
     if !may_administer_network() {
         return Err(PreflightError::Privileges {
             app: config.backend.app_name,
         });
     }
+    find("nft", "nftables")
+}
+
+/// Checks everything that serving needs.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn serve(config: &Config) -> Result<Tools, PreflightError> {
     let tools = Tools {
-        nft: find("nft", "nftables")?,
+        nft: network(config)?,
         mkfs: mkfs()?,
     };
     if !Path::new("/dev/net/tun").exists() {

@@ -16,7 +16,7 @@ use crate::config::{Config, PublicHost, PublicHostError};
 use crate::http::{App, server};
 use crate::net::firewall::Verdict;
 use crate::preflight::{self, PreflightError};
-use crate::registry::{HostError, HostParts, Registry};
+use crate::registry::{self, HostError, HostParts, Registry, StopError};
 use crate::report::chain;
 use crate::vmm::Vmm;
 use crate::vmm::process::rotate_log;
@@ -40,6 +40,9 @@ pub enum ServeError {
     /// The VMs cannot be taken charge of.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The VMs cannot be stopped.
+    #[error(transparent)]
+    Stop(#[from] StopError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] std::io::Error),
@@ -88,6 +91,16 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
     registry.shut_down().await;
     tracing::info!("stopped; VMs go on running");
     Ok(())
+}
+
+/// Powers off all guests of a host whose agent does not run, and takes away everything but the VMs'
+/// files. Returns how many ran.
+///
+/// # Errors
+/// An agent runs, the host lacks something, or something cannot be removed.
+pub async fn stop_vms(config: &Config, vmm: Arc<dyn Vmm>) -> Result<usize, ServeError> {
+    let nft = preflight::network(config)?;
+    Ok(registry::stop_all(config, &vmm, &nft).await?)
 }
 
 fn shutdown_on_signal() -> Result<CancellationToken, ServeError> {

@@ -67,6 +67,10 @@ pub struct VmView {
     /// What it is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<VmState>,
+    /// The guest kernel's id of its current boot: it changes when the host boots the VM again, which
+    /// loses what was in memory, `/fuse` and its credentials included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// How long the steps of its create took; only in the answer of create.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timings_ms: Option<CreateTimings>,

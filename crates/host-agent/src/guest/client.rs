@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use fuse_wire_guest::CONTROL_PORT;
 use fuse_wire_guest::control::{
-    ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadRequest,
-    UploadResponse, path,
+    ErrorBody, ExecRequest, ExecResponse, PowerAction, PowerRequest, SurfaceRequest, SurfaceStatus,
+    UploadRequest, UploadResponse, path,
 };
 use http::StatusCode;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -114,7 +114,11 @@ impl GuestClient {
         limit: Duration,
     ) -> Result<UploadResponse, GuestError> {
         let target = file_target(to, mode);
-        self.call(http::Method::PUT, &target, content, limit).await
+        parse(
+            &self
+                .call(http::Method::PUT, &target, content, limit)
+                .await?,
+        )
     }
 
     /// Starts the public surface, or starts it again.
@@ -129,6 +133,20 @@ impl GuestClient {
         self.post(path::SURFACE, request, limit).await
     }
 
+    /// Makes the guest write everything back and power off. The answer comes before it does.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn power_off(&self, limit: Duration) -> Result<(), GuestError> {
+        let request = PowerRequest {
+            action: PowerAction::Poweroff,
+        };
+        let body = serde_json::to_vec(&request).map_err(GuestError::Malformed)?;
+        self.call(http::Method::POST, path::POWER, body, limit)
+            .await
+            .map(drop)
+    }
+
     async fn post<B: Serialize + Sync, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -136,16 +154,17 @@ impl GuestClient {
         limit: Duration,
     ) -> Result<T, GuestError> {
         let body = serde_json::to_vec(body).map_err(GuestError::Malformed)?;
-        self.call(http::Method::POST, path, body, limit).await
+        parse(&self.call(http::Method::POST, path, body, limit).await?)
     }
 
-    async fn call<T: DeserializeOwned>(
+    /// The body of a successful answer.
+    async fn call(
         &self,
         method: http::Method,
         target: &str,
         body: Vec<u8>,
         limit: Duration,
-    ) -> Result<T, GuestError> {
+    ) -> Result<Bytes, GuestError> {
         let bound = limit + GRACE;
         // The host names the pool's key only; every connection of this client leads to its guest.
         let request = http::Request::builder()
@@ -170,10 +189,14 @@ impl GuestClient {
             .await
             .map_err(|_| GuestError::Timeout(bound))??;
         if status.is_success() {
-            return serde_json::from_slice(&body).map_err(GuestError::Malformed);
+            return Ok(body);
         }
         Err(refusal(status, &body))
     }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, GuestError> {
+    serde_json::from_slice(body).map_err(GuestError::Malformed)
 }
 
 /// Path and query of a raw upload.

@@ -225,6 +225,16 @@ impl Owner {
     }
 }
 
+/// Removes the table if there is one.
+///
+/// # Errors
+/// It is there and cannot be removed.
+pub async fn remove(nft: &Path, table: &str) -> Result<(), FirewallError> {
+    // Adding first makes the removal succeed whether the table is there or not.
+    let script = format!("add table inet {table}\ndelete table inet {table}\n");
+    run(nft, &["-f", "-"], &script).await.map(drop)
+}
+
 async fn run(nft: &Path, args: &[&str], stdin: &str) -> Result<Vec<u8>, FirewallError> {
     let start = |source| FirewallError::Start {
         program: nft.to_owned(),

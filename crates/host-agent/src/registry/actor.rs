@@ -15,7 +15,7 @@ use super::host::Host;
 use super::journal::{Journal, stop_process};
 use super::meta::{Disks, Meta, Phase, Spec};
 use super::timings::Timings;
-use super::vm::{Mailbox, Op, Vm};
+use super::vm::{Mailbox, Op, Status, Vm};
 use super::{error::StepError, surface};
 use crate::disk::overlay::MAX_GIB;
 use crate::disk::{BaseImage, space};
@@ -114,6 +114,7 @@ fn meta(host: &Host, id: &str, spec: Spec, slot: crate::net::Slot, base: BaseIma
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string(),
         process: None,
+        boot_id: None,
         sock: host.vmm.sockets(id, &dir).api,
         surface_published: false,
         expose_endpoints: Vec::new(),
@@ -350,6 +351,7 @@ impl Actor {
     }
 
     fn enter(&self, state: VmState) {
-        self.mailbox.state.send_replace(state);
+        let boot_id = self.meta.boot_id.clone();
+        self.mailbox.status.send_replace(Status { state, boot_id });
     }
 }

@@ -110,8 +110,9 @@ impl BringUp<'_> {
         let process = self.rules_and_vmm(&spec).await?;
         self.timings.note(timings::HOST, host_work.elapsed());
         let turn = self.turn(kind).await?;
-        self.boot(&spec, &process).await?;
+        let boot_id = self.boot(&spec, &process).await?;
         drop(turn);
+        self.meta.boot_id = Some(boot_id);
         Ok(process)
     }
 
@@ -208,7 +209,8 @@ impl BringUp<'_> {
         turn
     }
 
-    async fn boot(&self, spec: &MachineSpec, process: &Process) -> Result<(), Failure> {
+    /// Starts the machine and waits for the guest, whose id of this boot it returns.
+    async fn boot(&self, spec: &MachineSpec, process: &Process) -> Result<String, Failure> {
         let begun = std::time::Instant::now();
         let transport = self.host.vmm.transport(&spec.sockets);
         self.check(Step::Boot, When::Before)?;
@@ -242,7 +244,7 @@ impl BringUp<'_> {
             fused = ready.fused_version,
             "guest answers"
         );
-        Ok(())
+        Ok(ready.boot_id)
     }
 
     async fn step<T>(

@@ -54,6 +54,9 @@ pub struct Meta {
     /// Its VMM, if one was started.
     #[serde(flatten)]
     pub process: Option<ProcessId>,
+    /// The guest kernel's id of its last boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// The VMM's control socket.
     pub sock: PathBuf,
     /// Whether the public surface has been started and its port leads to it.
@@ -319,6 +322,7 @@ mod tests {
             },
             created_at: "2026-01-01T00:00:00Z".into(),
             process: None,
+            boot_id: None,
             sock: "/s".into(),
             surface_published: false,
             expose_endpoints: Vec::new(),

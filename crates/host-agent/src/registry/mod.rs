@@ -22,6 +22,7 @@ mod journal;
 mod lease;
 pub mod meta;
 mod reattach;
+mod stop;
 mod surface;
 mod tables;
 mod timings;
@@ -37,6 +38,7 @@ use fuse_wire_host::{CreateVmRequest, StartAgentRequest, StartAgentResponse, VmV
 pub use error::{CreateError, DeleteError, LeaseError, SurfaceError, VmError};
 pub use host::{Host, HostError, HostParts};
 pub use lease::Lease;
+pub use stop::{StopError, stop_all};
 use vm::Vm;
 
 /// The table of VMs. Cheap to clone.

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fuse_wire_host::VmState;
 use rustix::fs::{FlockOperation, flock};
@@ -27,8 +28,13 @@ use crate::net::{Firewall, Links};
 use crate::report::chain;
 use crate::vmm::Process;
 
+/// How long to wait for the state directory.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+/// Pause between two tries to lock it.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 pub(super) async fn start(parts: HostParts) -> Result<Arc<Host>, HostError> {
-    let lock = lock(&parts.config.paths.state)?;
+    let lock = lock(&parts.config.paths.state).await?;
     let metas = Metas::open(parts.config.paths.state.join("vms")).map_err(HostError::Metas)?;
     let State {
         finished,
@@ -127,7 +133,9 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-fn lock(state: &Path) -> Result<File, HostError> {
+/// Takes the state directory. An agent that is just ending, or a child it was just starting, may
+/// hold it a moment longer.
+pub(super) async fn lock(state: &Path) -> Result<File, HostError> {
     let failed = |source| HostError::State {
         dir: state.to_owned(),
         source,
@@ -138,13 +146,21 @@ fn lock(state: &Path) -> Result<File, HostError> {
         .create(state)
         .map_err(failed)?;
     let file = File::create(state.join("lock")).map_err(failed)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
-        rustix::io::Errno::WOULDBLOCK => HostError::Locked {
-            dir: state.to_owned(),
-        },
-        errno => failed(errno.into()),
-    })?;
-    Ok(file)
+    let given_up = Instant::now() + LOCK_LIMIT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < given_up => {
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(HostError::Locked {
+                    dir: state.to_owned(),
+                });
+            }
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    }
 }
 
 /// Removes what an unfinished create or delete left. What cannot be removed stays visible as a VM

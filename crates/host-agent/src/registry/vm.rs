@@ -29,6 +29,13 @@ pub(super) enum Op {
     },
 }
 
+/// What changes of a VM.
+#[derive(Debug, Clone)]
+pub(super) struct Status {
+    pub(super) state: VmState,
+    pub(super) boot_id: Option<String>,
+}
+
 /// A VM, as everybody but its own task sees it.
 #[derive(Debug)]
 pub(super) struct Vm {
@@ -37,7 +44,7 @@ pub(super) struct Vm {
     owner: Option<String>,
     url: String,
     log: PathBuf,
-    state: watch::Receiver<VmState>,
+    status: watch::Receiver<Status>,
     ops: mpsc::Sender<Op>,
     /// Cancelled as soon as somebody asks for the delete: ends leases and whatever the task waits for.
     pub(super) stop: CancellationToken,
@@ -51,13 +58,14 @@ pub(super) struct Vm {
 #[derive(Debug)]
 pub(super) struct Mailbox {
     pub(super) ops: mpsc::Receiver<Op>,
-    pub(super) state: watch::Sender<VmState>,
+    pub(super) status: watch::Sender<Status>,
 }
 
 impl Vm {
     pub(super) fn new(host: &Host, meta: &Meta, state: VmState) -> (Arc<Self>, Mailbox) {
         let (ops, inbox) = mpsc::channel(QUEUE);
-        let (set_state, state) = watch::channel(state);
+        let boot_id = meta.boot_id.clone();
+        let (set_status, status) = watch::channel(Status { state, boot_id });
         let sockets = host.vmm.sockets(&meta.vm_id, &host.metas.dir(&meta.vm_id));
         let vm = Self {
             id: meta.vm_id.clone(),
@@ -65,7 +73,7 @@ impl Vm {
             owner: meta.spec.owner.clone(),
             url: host.url(meta.slot.host_port),
             log: host.log_of(&meta.vm_id),
-            state,
+            status,
             ops,
             stop: CancellationToken::new(),
             leases: TaskTracker::new(),
@@ -76,24 +84,26 @@ impl Vm {
             Arc::new(vm),
             Mailbox {
                 ops: inbox,
-                state: set_state,
+                status: set_status,
             },
         )
     }
 
     pub(super) fn view(&self) -> VmView {
+        let Status { state, boot_id } = self.status.borrow().clone();
         VmView {
             vm_id: self.id.clone(),
             url: self.url.clone(),
             name: Some(self.name.clone()),
             owner: self.owner.clone(),
-            state: Some(self.state()),
+            state: Some(state),
+            boot_id,
             timings_ms: None,
         }
     }
 
     pub(super) fn state(&self) -> VmState {
-        *self.state.borrow()
+        self.status.borrow().state
     }
 
     pub(super) fn log(&self) -> &Path {
@@ -102,8 +112,10 @@ impl Vm {
 
     /// Resolves when the VM does not run, or its task is gone.
     pub(super) async fn not_running(&self) {
-        let mut state = self.state.clone();
-        let _gone = state.wait_for(|state| *state != VmState::Running).await;
+        let mut status = self.status.clone();
+        let _gone = status
+            .wait_for(|status| status.state != VmState::Running)
+            .await;
     }
 
     pub(super) async fn start_agent(

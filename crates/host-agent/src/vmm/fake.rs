@@ -55,13 +55,17 @@ pub(crate) struct Told {
     pub(crate) execs: Vec<ExecRequest>,
     pub(crate) uploads: Vec<UploadRequest>,
     pub(crate) surfaces: Vec<SurfaceRequest>,
+    pub(crate) power_offs: usize,
 }
+
+/// Processes that were started, those that have ended included.
+type Started = Arc<Mutex<Vec<ProcessId>>>;
 
 #[derive(Debug)]
 pub(crate) struct FakeVmm {
     dir: PathBuf,
     behaviour: Mutex<Behaviour>,
-    started: Mutex<Vec<ProcessId>>,
+    started: Started,
     api: Mutex<HashMap<String, UnixListener>>,
     guests: Mutex<HashMap<String, JoinSet<()>>>,
     told: Arc<Mutex<Told>>,
@@ -72,7 +76,7 @@ impl FakeVmm {
         Self {
             dir,
             behaviour: Mutex::default(),
-            started: Mutex::default(),
+            started: Arc::default(),
             api: Mutex::default(),
             guests: Mutex::default(),
             told: Arc::default(),
@@ -89,21 +93,14 @@ impl FakeVmm {
 
     /// Pids of its processes that still run.
     pub(crate) fn processes(&self) -> Vec<i32> {
-        let started = self.started.lock().unwrap();
-        let running = started
-            .iter()
-            .filter(|id| start_time(id.pid) == Some(id.start));
-        running.map(|id| id.pid).collect()
+        running(&self.started)
     }
 
     /// Ends a machine as a crash of its VMM would.
     pub(crate) fn crash(&self, vm_id: &str) {
         self.api.lock().unwrap().remove(vm_id);
         self.guests.lock().unwrap().remove(vm_id);
-        for pid in self.processes() {
-            let group = rustix::process::Pid::from_raw(pid).unwrap();
-            rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
-        }
+        end_all(&self.started);
     }
 
     fn behaviour(&self) -> Behaviour {
@@ -195,7 +192,8 @@ impl Vmm for FakeVmm {
             _ => {}
         }
         let surface = behaviour != Behaviour::NoSurface;
-        guest.spawn(serve(channel, Arc::clone(&self.told), surface));
+        let (told, started) = (Arc::clone(&self.told), Arc::clone(&self.started));
+        guest.spawn(serve(channel, told, started, surface));
         let path = vsock::listener_path(&spec.sockets.channel, READY_PORT);
         let mut stream = UnixStream::connect(path).await.unwrap();
         stream
@@ -214,11 +212,26 @@ impl Vmm for FakeVmm {
     }
 }
 
-async fn serve(channel: UnixListener, told: Arc<Mutex<Told>>, surface: bool) {
+fn running(started: &Started) -> Vec<i32> {
+    let started = started.lock().unwrap();
+    let running = started
+        .iter()
+        .filter(|id| start_time(id.pid) == Some(id.start));
+    running.map(|id| id.pid).collect()
+}
+
+fn end_all(started: &Started) {
+    for pid in running(started) {
+        let group = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+    }
+}
+
+async fn serve(channel: UnixListener, told: Arc<Mutex<Told>>, started: Started, surface: bool) {
     let mut connections = JoinSet::new();
     loop {
         let (mut stream, _) = channel.accept().await.unwrap();
-        let told = Arc::clone(&told);
+        let (told, started) = (Arc::clone(&told), Arc::clone(&started));
         connections.spawn(async move {
             let mut line = Vec::new();
             while line.last() != Some(&b'\n') {
@@ -228,7 +241,9 @@ async fn serve(channel: UnixListener, told: Arc<Mutex<Told>>, surface: bool) {
                 .write_all(vsock::ok_line(1).as_bytes())
                 .await
                 .unwrap();
-            let service = service_fn(|request| answer(request, Arc::clone(&told), surface));
+            let service = service_fn(|request| {
+                answer(request, Arc::clone(&told), Arc::clone(&started), surface)
+            });
             let http = hyper::server::conn::http1::Builder::new();
             let _closed = http.serve_connection(TokioIo::new(stream), service).await;
         });
@@ -238,6 +253,7 @@ async fn serve(channel: UnixListener, told: Arc<Mutex<Told>>, surface: bool) {
 async fn answer(
     request: Request<Incoming>,
     told: Arc<Mutex<Told>>,
+    started: Started,
     surface: bool,
 ) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
     let route = request.uri().path().to_owned();
@@ -273,6 +289,13 @@ async fn answer(
             }];
             told.lock().unwrap().uploads.push(UploadRequest { files });
             json(&UploadResponse { written: 1 })
+        }
+        path::POWER => {
+            told.lock().unwrap().power_offs += 1;
+            end_all(&started);
+            let mut accepted = Response::new(Full::default());
+            *accepted.status_mut() = StatusCode::ACCEPTED;
+            accepted
         }
         path::SURFACE => {
             told.lock()

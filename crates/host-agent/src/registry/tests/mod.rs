@@ -3,6 +3,7 @@
 mod create;
 mod lifecycle;
 mod reattach;
+mod stop;
 mod surface;
 
 use fuse_wire_host::CreateVmRequest;

@@ -96,6 +96,8 @@ CREATE TABLE environments (
     op_expires_at BIGINT,
     endpoints     TEXT   NOT NULL,
     spec          TEXT   NOT NULL,
+    -- The boot of the guest that was set up; empty when unknown.
+    boot_id       TEXT   NOT NULL DEFAULT '',
     guest_token   BYTEA,
     secrets       BYTEA,
     request       TEXT   NOT NULL

@@ -26,10 +26,11 @@ use crate::{Engine, OpenError};
 /// One process has the file, so only a checkpoint can make a writer wait.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The session settings of every PostgreSQL connection.
+/// The session settings of every PostgreSQL connection. Rows are found by their
+/// keys, so planning a statement anew for its values would only cost time.
 const POSTGRES_SESSION: &str = "SET statement_timeout = '15s'; \
      SET idle_in_transaction_session_timeout = '15s'; \
-     SET lock_timeout = '10s'";
+     SET lock_timeout = '10s'; SET plan_cache_mode = 'force_generic_plan'";
 
 /// What a database URL names. No `Debug`: the options hold a password.
 pub(crate) enum Target {

@@ -219,8 +219,9 @@ impl Tx<'_> {
         let sql = MultiRow {
             step: "insert reservations",
             before: "INSERT INTO reservations \
-                 (environment_id, host_id, cpus, ram_mb, storage_gb, gpus) VALUES ",
-            after: "",
+                 (environment_id, host_id, cpus, ram_mb, storage_gb, gpus) \
+                 SELECT * FROM (VALUES ",
+            after: ") AS r WHERE r.column1 IS NOT NULL",
         };
         sql.run(self, rows.collect()).await.map(drop)
     }
@@ -278,8 +279,9 @@ impl Tx<'_> {
         });
         let sql = MultiRow {
             step: "insert events",
-            before: "INSERT INTO events (seq, id, environment_id, state, url, error, at) VALUES ",
-            after: "",
+            before: "INSERT INTO events (seq, id, environment_id, state, url, error, at) \
+                 SELECT * FROM (VALUES ",
+            after: ") AS r WHERE r.column1 IS NOT NULL",
         };
         sql.run(self, rows.collect()).await?;
         let rows = audit.into_iter().zip(places).map(|(entry, seq)| {
@@ -295,8 +297,8 @@ impl Tx<'_> {
         let sql = MultiRow {
             step: "insert audit entries",
             before: "INSERT INTO audit_events \
-                 (seq, entity_type, entity_id, type, payload, at) VALUES ",
-            after: "",
+                 (seq, entity_type, entity_id, type, payload, at) SELECT * FROM (VALUES ",
+            after: ") AS r WHERE r.column1 IS NOT NULL",
         };
         sql.run(self, rows.collect()).await.map(drop)
     }

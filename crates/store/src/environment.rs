@@ -33,8 +33,8 @@ macro_rules! select {
     ($rest:expr) => {
         concat!(
             "SELECT id, version, state, task_id, tenant, host_id, url, error, created_at, \
-             updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec \
-             FROM environments ",
+             updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec, \
+             boot_id FROM environments ",
             $rest
         )
     };
@@ -417,6 +417,7 @@ fn from_row(row: &Row) -> Result<Environment, StoreError> {
         operation: operation(&mut columns)?,
         endpoints: columns.json("endpoints")?,
         spec: columns.json("spec")?,
+        boot_id: columns.text("boot_id")?,
     })
 }
 

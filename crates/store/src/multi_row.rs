@@ -9,12 +9,13 @@ use crate::StoreError;
 use crate::sql::{Bind, Row};
 use crate::tx::Tx;
 
-/// Numbers of rows that are sent at a time. Few, so that few statements are
-/// prepared; many enough that most lists need one or two.
-const LENGTHS: [usize; 12] = [64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1];
+/// How many rows a list has. A list is filled up with rows of nulls, so that
+/// only this many statements per kind are ever parsed and planned.
+const LENGTHS: [usize; 4] = [1, 4, 16, 64];
 
-/// A statement around `($1, $2), ($3, $4), …`. In it, a list that is given a
-/// name has the columns `column1`, `column2`, … on both engines.
+/// A statement around `($1, $2), ($3, $4), …`, a list that it names `r` and whose
+/// columns are `column1`, `column2`, … on both engines. `column1` is a key, null
+/// in the rows that fill the list up: the statement must pass over those.
 #[derive(Debug)]
 pub(crate) struct MultiRow {
     /// Completes "the database refused to …".
@@ -26,8 +27,8 @@ pub(crate) struct MultiRow {
 }
 
 impl MultiRow {
-    /// Runs the statement for all rows, which have equally many values. Answers
-    /// what it returned, in no particular order.
+    /// Runs the statement for all rows, which have equally many values of the
+    /// same types. Answers what it returned, in no particular order.
     pub(crate) async fn run(
         &self,
         tx: &mut Tx<'_>,
@@ -36,10 +37,18 @@ impl MultiRow {
         let mut returned = Vec::new();
         let mut rows = rows.into_iter();
         while rows.len() > 0 {
-            let take = length(rows.len());
-            let chunk: Vec<Vec<Bind>> = rows.by_ref().take(take).collect();
-            let text = self.text(take, chunk.first().map_or(0, Vec::len));
-            let values = chunk.into_iter().flatten().collect();
+            let length = length(rows.len());
+            let chunk: Vec<Vec<Bind>> = rows.by_ref().take(length).collect();
+            let filler: Vec<Bind> = chunk
+                .first()
+                .into_iter()
+                .flatten()
+                .map(Bind::null_like)
+                .collect();
+            let text = self.text(length, filler.len());
+            let missing = length - chunk.len();
+            let mut values: Vec<Bind> = chunk.into_iter().flatten().collect();
+            values.extend(std::iter::repeat_n(filler, missing).flatten());
             returned.extend(tx.fetch(self.step, AssertSqlSafe(text), values).await?);
         }
         Ok(returned)
@@ -62,12 +71,12 @@ impl MultiRow {
     }
 }
 
-/// The longest list that `rows` fill.
+/// The shortest list that holds `rows`, or the longest.
 fn length(rows: usize) -> usize {
     LENGTHS
         .into_iter()
-        .find(|length| *length <= rows)
-        .unwrap_or(rows)
+        .find(|length| *length >= rows)
+        .unwrap_or(LENGTHS[LENGTHS.len() - 1])
 }
 
 /// Splits a list so that no two of a part have the same key: a statement must
@@ -115,17 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_any_length_are_sent_in_few_parts() {
-        for rows in 1..200usize {
-            let (mut left, mut parts) = (rows, 0);
-            while left > 0 {
-                left -= length(left);
-                parts += 1;
-            }
-            assert!(
-                parts <= 3 + rows / 64,
-                "{rows} rows take {parts} statements"
-            );
-        }
+    fn the_shortest_list_that_holds_all_is_taken() {
+        assert_eq!(
+            [1, 2, 4, 5, 16, 17, 64, 65].map(length),
+            [1, 4, 4, 16, 16, 64, 64, 64]
+        );
     }
 }

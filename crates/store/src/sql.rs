@@ -22,6 +22,17 @@ pub(crate) enum Bind {
     Bytes(Option<Vec<u8>>),
 }
 
+impl Bind {
+    /// The null of the same type.
+    pub(crate) const fn null_like(&self) -> Self {
+        match self {
+            Self::Int(_) => Self::Int(None),
+            Self::Text(_) => Self::Text(None),
+            Self::Bytes(_) => Self::Bytes(None),
+        }
+    }
+}
+
 impl From<i64> for Bind {
     fn from(value: i64) -> Self {
         Self::Int(Some(value))

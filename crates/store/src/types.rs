@@ -135,6 +135,8 @@ pub struct Change {
     pub url: Option<String>,
     /// Published ports.
     pub endpoints: Option<Vec<Endpoint>>,
+    /// The boot of its guest that was set up.
+    pub boot_id: Option<String>,
     /// Last failure text; empty clears it.
     pub error: Option<String>,
     /// Token of its guest agent; kept only if the store has a key.

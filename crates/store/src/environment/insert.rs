@@ -21,8 +21,10 @@ use crate::{FailedCreate, Inserted, NewEnvironment, StoreError};
 const CLAIM: MultiRow = MultiRow {
     step: "claim tasks",
     before: "INSERT INTO tasks \
-         (id, environment_id, active, status, last_error, assigned_at, updated_at) VALUES ",
-    after: " ON CONFLICT (id) DO UPDATE SET environment_id = excluded.environment_id, \
+         (id, environment_id, active, status, last_error, assigned_at, updated_at) \
+         SELECT * FROM (VALUES ",
+    after: ") AS r WHERE r.column1 IS NOT NULL \
+         ON CONFLICT (id) DO UPDATE SET environment_id = excluded.environment_id, \
          active = excluded.active, status = excluded.status, \
          last_error = excluded.last_error, assigned_at = excluded.assigned_at, \
          updated_at = excluded.updated_at, output_exit = NULL, output_stdout = NULL, \
@@ -39,8 +41,8 @@ const INSERT: MultiRow = MultiRow {
     step: "insert environments",
     before: "INSERT INTO environments (id, version, state, task_id, tenant, host_id, url, error, \
          created_at, updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec, \
-         secrets, request) VALUES ",
-    after: " ON CONFLICT (id) DO NOTHING RETURNING id, task_id",
+         secrets, request) SELECT * FROM (VALUES ",
+    after: ") AS r WHERE r.column1 IS NOT NULL ON CONFLICT (id) DO NOTHING RETURNING id, task_id",
 };
 
 pub(super) struct Insert {
@@ -128,6 +130,7 @@ impl Insert {
             host_id,
             url: String::new(),
             endpoints: Vec::new(),
+            boot_id: String::new(),
             error: String::new(),
             operation: Some(taken(tx, OperationKind::Create, new.operation_ttl)?),
             created_at: tx.now,

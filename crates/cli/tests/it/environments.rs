@@ -216,6 +216,7 @@ fn destroy_asks_and_can_be_repeated() {
     user.run(&["env", "destroy", "fuse-a"])
         .exits(1)
         .says("--yes");
+    assert_eq!(server.lines(), Vec::<String>::new());
     let run = user.run(&["env", "rm", "a", "--yes", "-o", "json"]).ok();
     assert_eq!(
         run.json(),

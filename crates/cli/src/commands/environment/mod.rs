@@ -217,25 +217,17 @@ async fn by_task(client: &Client, task_id: &str) -> Result<Option<Environment>, 
 }
 
 async fn destroy(app: &App, args: DestroyArgs) -> Result<(), CliError> {
+    let question = format!("Destroy environment {} and everything in it?", args.id);
+    confirm(app, args.yes, &question)?;
     let client = app.client()?;
-    let environment = match find(app, &client, &args.id).await {
-        Ok(environment) => environment,
+    let id = match find(app, &client, &args.id).await {
+        Ok(environment) => environment.id,
         Err(CliError::Client(error)) if args.ignore_missing && error.is_not_found() => {
-            return done(
-                app,
-                &args.id,
-                "destroy",
-                &format!("environment {} is gone already", args.id),
-            );
+            let line = format!("environment {} is gone already", args.id);
+            return done(app, &args.id, "destroy", &line);
         }
         Err(error) => return Err(error),
     };
-    let id = environment.id;
-    confirm(
-        app,
-        args.yes,
-        &format!("Destroy environment {id} and everything in it?"),
-    )?;
     match client.destroy(&id).await {
         Err(error) if args.ignore_missing && error.is_not_found() => {}
         outcome => outcome?,

@@ -73,6 +73,19 @@ pub(crate) fn recovered(record: &Environment) -> Vec<AuditEntry> {
     entries
 }
 
+/// The guest of a running environment was set up again after a boot.
+pub(crate) fn set_up_again<'a>(
+    record: &Environment,
+    secrets: impl Iterator<Item = &'a String>,
+) -> Vec<AuditEntry> {
+    let names: Vec<&str> = secrets.map(String::as_str).collect();
+    vec![AuditEntry::new(AuditKind::SecretsRecovered, record.id.as_str()).with("keys", names)]
+}
+
+pub(crate) fn set_up_failed(record: &Environment, error: &str) -> Vec<AuditEntry> {
+    vec![AuditEntry::new(AuditKind::SecretsRecoveryFailed, record.id.as_str()).with("error", error)]
+}
+
 pub(crate) fn provision_failed(record: &Environment, error: &str) -> Vec<AuditEntry> {
     let mut entries = vec![
         AuditEntry::new(AuditKind::VmProvisionFailed, record.id.as_str()).with("error", error),

@@ -66,6 +66,10 @@ audit_kinds! {
     VmIdleSuspected = Vm "vm.idle_suspected";
     /// Secrets are in the guest (key names only).
     SecretsDeployed = Vm "secrets.deployed";
+    /// Secrets are in the guest again after it has booted anew (key names only).
+    SecretsRecovered = Vm "secrets.recovered";
+    /// They could not be written into the guest again.
+    SecretsRecoveryFailed = Vm "secrets.recovery_failed";
     /// A task got its environment.
     TaskAssigned = Task "task.assigned";
     /// Its environment runs.

@@ -58,6 +58,9 @@ pub struct Environment {
     pub url: String,
     /// Published ports.
     pub endpoints: Vec<Endpoint>,
+    /// The guest kernel's id of the boot that was set up: another one means that the
+    /// guest has lost what was written into its memory. Empty when unknown.
+    pub boot_id: String,
     /// Last failure text, safe to show; empty when there is none.
     pub error: String,
     /// What is being done to it, by whom.

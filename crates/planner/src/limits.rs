@@ -149,6 +149,7 @@ mod tests {
             host_id: None,
             url: String::new(),
             endpoints: Vec::new(),
+            boot_id: String::new(),
             error: String::new(),
             operation: None,
             created_at: at(0),

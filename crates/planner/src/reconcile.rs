@@ -27,6 +27,8 @@ pub struct Tracked {
     pub state: State,
     /// Whether somebody is working on it right now.
     pub busy: bool,
+    /// The boot of its guest that was set up; empty when unknown.
+    pub boot_id: String,
 }
 
 /// A VM of a host's listing.
@@ -36,6 +38,8 @@ pub struct Listed {
     pub id: String,
     /// Tag of the fleet that owns it.
     pub owner: Option<String>,
+    /// The boot that its guest is in; `None` while it boots, or when the host does not say.
+    pub boot_id: Option<String>,
 }
 
 /// What a place said about its VMs.
@@ -58,6 +62,9 @@ pub enum Action {
     Reap(EnvironmentId),
     /// Try again to destroy the VM of this environment.
     RetryDestroy(EnvironmentId),
+    /// The guest of this running environment has booted again, and with that lost what
+    /// was written into its memory: set it up anew.
+    SetUpAgain(EnvironmentId),
     /// A VM of ours without a record: destroy it, unless a record exists by now.
     DestroyOrphan {
         /// Where.
@@ -99,6 +106,9 @@ pub struct Plan {
     pub foreign: usize,
     /// VMs of ours without a record, including those that were given up.
     pub orphans: usize,
+    /// Something is about to change: a host does not answer, or a guest is booting.
+    /// Worth looking again soon.
+    pub unsettled: bool,
 }
 
 impl Memory {
@@ -124,25 +134,26 @@ impl Memory {
         listings: &BTreeMap<String, Listing>,
         plan: &mut Plan,
     ) {
-        let names: BTreeMap<&str, BTreeSet<&str>> = listings
+        let index: BTreeMap<&str, BTreeMap<&str, &Listed>> = listings
             .iter()
             .filter_map(|(place, listing)| match listing {
                 Listing::Vms(vms) => Some((
                     place.as_str(),
-                    vms.iter().map(|vm| vm.id.as_str()).collect(),
+                    vms.iter().map(|vm| (vm.id.as_str(), vm)).collect(),
                 )),
                 Listing::NoInventory | Listing::Unknown => None,
             })
             .collect();
         let mut retries = BTreeMap::new();
         for environment in tracked.iter().filter(|environment| !environment.busy) {
-            let destroying = environment.state == State::Destroying;
-            let listed = match listings.get(&environment.place) {
-                Some(Listing::Vms(_)) => names
+            let found = match listings.get(&environment.place) {
+                Some(Listing::Vms(_)) => index
                     .get(environment.place.as_str())
-                    .is_some_and(|vms| vms.contains(environment.id.as_str())),
-                Some(Listing::NoInventory) => true,
+                    .and_then(|vms| vms.get(environment.id.as_str()))
+                    .map_or(Found::Absent, |vm| Found::Listed(vm.boot_id.as_deref())),
+                Some(Listing::NoInventory) => Found::Assumed,
                 Some(Listing::Unknown) | None => {
+                    plan.unsettled = true;
                     // The count goes on when the host answers again.
                     if let Some(backoff) = self.retries.get(&environment.id) {
                         retries.insert(environment.id.clone(), *backoff);
@@ -150,9 +161,9 @@ impl Memory {
                     continue;
                 }
             };
-            match (destroying, listed) {
-                (true, false) => plan.actions.push(Action::Reap(environment.id.clone())),
-                (true, true) => {
+            match (environment.state == State::Destroying, found) {
+                (true, Found::Absent) => plan.actions.push(Action::Reap(environment.id.clone())),
+                (true, Found::Listed(_) | Found::Assumed) => {
                     let (due, backoff) = Backoff::tick(self.retries.get(&environment.id));
                     retries.insert(environment.id.clone(), backoff);
                     if due {
@@ -160,10 +171,7 @@ impl Memory {
                             .push(Action::RetryDestroy(environment.id.clone()));
                     }
                 }
-                (false, false) if !environment.state.is_in(&State::MAY_BE_ABSENT) => {
-                    plan.actions.push(Action::MarkLost(environment.id.clone()));
-                }
-                (false, _) => {}
+                (false, found) => plan_living(environment, &found, plan),
             }
         }
         self.retries = retries;
@@ -228,6 +236,37 @@ impl Memory {
         let orphan = self.orphans.entry(key).or_default();
         orphan.failures = orphan.failures.saturating_add(1);
         orphan.failures
+    }
+}
+
+/// What the listing of its place says about the VM of a record.
+enum Found<'a> {
+    /// It is not there.
+    Absent,
+    /// It is there, in this boot.
+    Listed(Option<&'a str>),
+    /// There is no listing that could say otherwise.
+    Assumed,
+}
+
+fn plan_living(environment: &Tracked, found: &Found<'_>, plan: &mut Plan) {
+    let id = || environment.id.clone();
+    match found {
+        Found::Absent if environment.state.is_in(&State::MAY_BE_ABSENT) => {}
+        Found::Absent => plan.actions.push(Action::MarkLost(id())),
+        // Where the boot that was set up is not known, nothing can be told from another.
+        Found::Listed(boot) if environment.state == State::Running => {
+            match (environment.boot_id.as_str(), boot) {
+                ("", _) => {}
+                (_, None) => plan.unsettled = true,
+                (known, Some(boot)) if known != *boot => {
+                    plan.unsettled = true;
+                    plan.actions.push(Action::SetUpAgain(id()));
+                }
+                (_, Some(_)) => {}
+            }
+        }
+        Found::Listed(_) | Found::Assumed => {}
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Control, Settings,
     guest::{self, Credentials, FileSources},
-    provider::{NewVm, Provider, upload_request},
+    provider::{FoundVm, NewVm, Provider, upload_request},
     redact::Redactor,
 };
 
@@ -33,7 +33,7 @@ pub(super) struct Boot<'a> {
 /// What a boot yields.
 #[derive(Debug)]
 pub(super) struct Booted {
-    pub(super) url: String,
+    pub(super) vm: FoundVm,
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) token: GuestToken,
 }
@@ -56,10 +56,10 @@ impl Boot<'_> {
             spec: &self.record.spec,
             owner: inner.store.fleet_id(),
         };
-        let url = provider.create(vm).await.map_err(BootError::Boot)?;
+        let vm = provider.create(vm).await.map_err(BootError::Boot)?;
         if !provider.has_guest() {
             return Ok(Booted {
-                url,
+                vm,
                 endpoints: Vec::new(),
                 token: None,
             });
@@ -78,7 +78,7 @@ impl Boot<'_> {
             elapsed_ms = started.elapsed().as_millis(), "guest is up"
         );
         Ok(Booted {
-            url,
+            vm,
             endpoints,
             token: credentials.map(|made| made.token),
         })

@@ -135,7 +135,8 @@ impl Control {
         booted: Booted,
     ) -> Result<Option<Environment>, Error> {
         let change = Change {
-            url: Some(booted.url),
+            url: Some(booted.vm.url),
+            boot_id: booted.vm.boot_id,
             endpoints: Some(booted.endpoints),
             guest_token: booted.token,
             task: TaskChange::Running,

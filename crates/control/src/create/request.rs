@@ -1,13 +1,16 @@
-//! What is stored of a create request: as much as recovery needs to finish or redo the
-//! steps after the boot. No secret, no token, no script, no file is part of it.
+//! What is stored of a create request: as much as it takes to set the guest up again
+//! after a boot. No secret, no token, no script, no caller's file is part of it.
 
-use fuse_wire_api::{CheckedCreate, Desktop, Expose, Healthcheck};
+use fuse_wire_api::{CheckedCreate, Desktop, Expose, Healthcheck, Manifest};
 use serde::{Deserialize, Serialize};
 
 /// See the module. Fields are only ever added: rows of older versions must read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct StoredRequest {
+    /// The manifest as sent, which is JSON and so is text; empty = the built-in one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) manifest: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) gateway_url: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -20,7 +23,12 @@ pub(crate) struct StoredRequest {
 
 impl StoredRequest {
     pub(crate) fn of(request: &CheckedCreate) -> Self {
+        let manifest = match request.manifest_bytes.as_slice() {
+            built_in if built_in == Manifest::BUILT_IN.as_bytes() => String::new(),
+            sent => String::from_utf8_lossy(sent).into_owned(),
+        };
         Self {
+            manifest,
             gateway_url: request.gateway_url.clone(),
             expose: request.expose.clone(),
             healthcheck: request.healthcheck.clone(),
@@ -31,6 +39,15 @@ impl StoredRequest {
     pub(crate) fn to_json(&self) -> String {
         // Plain structs always serialise.
         serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The bytes of the manifest for the guest.
+    pub(crate) fn manifest_text(&self) -> &str {
+        if self.manifest.is_empty() {
+            Manifest::BUILT_IN
+        } else {
+            &self.manifest
+        }
     }
 
     /// A row that cannot be read counts as a request without extras.

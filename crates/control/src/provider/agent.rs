@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId};
 use fuse_wire_host::{
     CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostError, StartAgentRequest,
-    UploadRequest, VmView, start_agent,
+    UploadRequest, VmState, VmView, start_agent,
 };
 
 use super::{FoundVm, NewVm, Provider, ProviderError};
@@ -51,10 +51,13 @@ fn create_request(vm: NewVm<'_>) -> CreateVmRequest {
 }
 
 fn found(view: VmView) -> FoundVm {
+    // A guest that is not up yet may still be listed with the boot before.
+    let up = matches!(view.state, None | Some(VmState::Running));
     FoundVm {
         id: view.vm_id,
         url: view.url,
         owner: view.owner,
+        boot_id: view.boot_id.filter(|_| up),
     }
 }
 
@@ -78,15 +81,15 @@ impl Provider for AgentProvider {
         true
     }
 
-    async fn create(&self, vm: NewVm<'_>) -> Result<String, ProviderError> {
+    async fn create(&self, vm: NewVm<'_>) -> Result<FoundVm, ProviderError> {
         let request = create_request(vm);
         match self.client.create(&request).await {
-            Ok(view) => Ok(view.url),
+            Ok(view) => Ok(found(view)),
             Err(conflict @ HostError::Conflict { .. }) => {
                 if !self.clear_leftover(vm).await? {
                     return Err(conflict.into());
                 }
-                Ok(self.client.create(&request).await?.url)
+                Ok(found(self.client.create(&request).await?))
             }
             Err(e) => Err(e.into()),
         }

@@ -72,6 +72,9 @@ pub(crate) struct FoundVm {
     pub(crate) url: String,
     /// Tag of the fleet that owns it; `None` when the provider does not say.
     pub(crate) owner: Option<String>,
+    /// The boot that its guest is in; `None` while it boots, or when the provider does
+    /// not say.
+    pub(crate) boot_id: Option<String>,
 }
 
 /// Something that makes, finds and removes VMs and talks to their guests.
@@ -80,8 +83,8 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// Whether VMs have a guest: files, commands and a guest agent.
     fn has_guest(&self) -> bool;
 
-    /// Makes a VM and answers with its `host:port` once its guest answers.
-    async fn create(&self, vm: NewVm<'_>) -> Result<String, ProviderError>;
+    /// Makes a VM and answers once its guest does.
+    async fn create(&self, vm: NewVm<'_>) -> Result<FoundVm, ProviderError>;
 
     /// Writes files into the guest.
     async fn upload(&self, vm: &EnvironmentId, files: &UploadRequest) -> Result<(), ProviderError>;

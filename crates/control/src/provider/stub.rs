@@ -12,8 +12,13 @@ use super::{FoundVm, NewVm, Provider, ProviderError};
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StubProvider;
 
-fn url(vm: &EnvironmentId) -> String {
-    format!("fc://{vm}")
+fn found(vm: &EnvironmentId) -> FoundVm {
+    FoundVm {
+        id: vm.to_string(),
+        url: format!("fc://{vm}"),
+        owner: None,
+        boot_id: None,
+    }
 }
 
 #[async_trait]
@@ -22,8 +27,8 @@ impl Provider for StubProvider {
         false
     }
 
-    async fn create(&self, vm: NewVm<'_>) -> Result<String, ProviderError> {
-        Ok(url(vm.id))
+    async fn create(&self, vm: NewVm<'_>) -> Result<FoundVm, ProviderError> {
+        Ok(found(vm.id))
     }
 
     async fn upload(&self, _vm: &EnvironmentId, _: &UploadRequest) -> Result<(), ProviderError> {
@@ -47,11 +52,7 @@ impl Provider for StubProvider {
     }
 
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {
-        Ok(Some(FoundVm {
-            id: vm.to_string(),
-            url: url(vm),
-            owner: None,
-        }))
+        Ok(Some(found(vm)))
     }
 
     async fn list(&self, _prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError> {

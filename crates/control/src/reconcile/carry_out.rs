@@ -72,6 +72,11 @@ impl Control {
                     self.remove_destroyed(record).await?;
                 }
             }
+            Action::SetUpAgain(id) => {
+                if let Some(record) = picture.records.get(id) {
+                    self.set_up_again(record).await?;
+                }
+            }
             Action::RetryDestroy(id) => self.retry_destroy(id).await?,
             Action::DestroyOrphan { place, vm } => {
                 let id = EnvironmentId::new(vm.clone());

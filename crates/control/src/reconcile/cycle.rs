@@ -2,7 +2,7 @@
 //!
 //! The table is read before the hosts are asked; the planner relies on it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, HostId};
 use fuse_planner::{Listed, Listing, Tracked};
@@ -39,7 +39,8 @@ pub(super) struct Picture {
 }
 
 impl Control {
-    /// Runs a cycle. Hosts that do not answer are left out of it, no more.
+    /// Runs a cycle and answers whether another one soon is worth it. Hosts that do not
+    /// answer are left out of it, no more.
     pub(super) async fn cycle(
         &self,
         state: &mut State,
@@ -57,12 +58,21 @@ impl Control {
         }
         self.carry_out(&mut state.memory, plan.actions, &picture, recovery)
             .await;
-        self.enforce_limits(&mut state.stuck, &mut state.idle, picture.records.values())
-            .await;
+        let interval = self.inner.settings.reconcile_interval;
+        // Cycles in quick succession must not make two strikes of one.
+        if state
+            .limits_at
+            .is_none_or(|at| at.elapsed() >= interval / 2)
+            || state.short_pause.is_none()
+        {
+            state.limits_at = Some(Instant::now());
+            self.enforce_limits(&mut state.stuck, &mut state.idle, picture.records.values())
+                .await;
+        }
         if recovery {
             tracing::info!(environments = picture.records.len(), "recovery completed");
         }
-        Ok(true)
+        Ok(plan.unsettled)
     }
 
     async fn picture(&self) -> Result<Picture, StoreError> {
@@ -93,6 +103,7 @@ impl Control {
                     .operation
                     .as_ref()
                     .is_some_and(|op| op.expires_at > now),
+                boot_id: record.boot_id.clone(),
             })
             .collect();
         Ok(Picture {
@@ -178,6 +189,7 @@ impl Control {
                         .map(|vm| Listed {
                             id: vm.id,
                             owner: vm.owner,
+                            boot_id: vm.boot_id,
                         })
                         .collect(),
                 ),

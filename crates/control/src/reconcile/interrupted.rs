@@ -125,6 +125,7 @@ impl Control {
     ) -> Result<(), Failure> {
         let mut change = Change {
             url: Some(vm.url),
+            boot_id: vm.boot_id,
             task: TaskChange::Running,
             operation: OperationChange::End,
             audit: audit::recovered(record),

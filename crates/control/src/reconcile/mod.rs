@@ -11,8 +11,9 @@ mod cycle;
 mod interrupted;
 mod limits;
 mod progress;
+mod set_up;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuse_planner::{Memory, Strikes};
 use fuse_store::{Lease, StoreError};
@@ -29,6 +30,9 @@ const LEASE: &str = "reconcile";
 const MIN_LEASE_TTL: Duration = Duration::from_secs(60);
 /// How often the holder looks for interrupted operations between two cycles.
 const LOOK_FOR_INTERRUPTED: Duration = Duration::from_secs(5);
+/// Shortest pause between two cycles while something is about to change; it doubles up
+/// to the interval.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// Events of a gone environment stay readable for this long.
 const KEEP_EVENTS: Duration = Duration::from_secs(60);
 /// Work on different environments that a cycle does side by side.
@@ -42,6 +46,10 @@ struct State {
     memory: Memory,
     stuck: Strikes,
     idle: Strikes,
+    /// When limits were looked at; their strikes are counted once per interval.
+    limits_at: Option<Instant>,
+    /// The pause before this cycle, if it was not a whole interval.
+    short_pause: Option<Duration>,
 }
 
 impl Control {
@@ -73,7 +81,7 @@ impl Control {
             Ok(None) => {
                 // Another replica looks after the fleet.
                 state.epoch = None;
-                self.inner.progress.completed(true);
+                self.inner.progress.completed();
             }
             Err(e) => log(&e, "cannot take the reconcile lease"),
         }
@@ -96,9 +104,13 @@ impl Control {
             }
         };
         match outcome {
-            Ok(complete) => self.inner.progress.completed(complete),
+            Ok(unsettled) => {
+                self.inner.progress.completed();
+                state.short_pause = self.next_pause(state.short_pause, unsettled);
+            }
             Err(e) => {
                 log(&e, "a reconcile cycle failed");
+                state.short_pause = self.next_pause(state.short_pause, true);
                 if recovery {
                     // The next cycle has to be a recovery too.
                     state.epoch = None;
@@ -125,9 +137,18 @@ impl Control {
         }
     }
 
+    /// `None` is a whole interval.
+    fn next_pause(&self, last: Option<Duration>, unsettled: bool) -> Option<Duration> {
+        let interval = self.inner.settings.reconcile_interval;
+        unsettled
+            .then(|| last.map_or(SHORTEST_PAUSE, |pause| pause * 2))
+            .map(|pause| pause.min(interval))
+    }
+
     /// Waits for the next cycle and picks up interrupted operations meanwhile.
     async fn until_next_turn(&self, state: &State) {
-        let next = tokio::time::sleep(self.inner.settings.reconcile_interval);
+        let interval = self.inner.settings.reconcile_interval;
+        let next = tokio::time::sleep(state.short_pause.unwrap_or(interval));
         tokio::pin!(next);
         loop {
             tokio::select! {

@@ -28,11 +28,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A cycle ended. One that was not complete does not count.
-    pub(crate) fn completed(&self, complete: bool) {
-        if complete {
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        }
+    /// A cycle ended.
+    pub(crate) fn completed(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     pub(crate) fn health(&self, interval: Duration) -> Health {

@@ -1,4 +1,10 @@
 //! The orchestrator over its real HTTP surface: on the stub, and on a fake host agent.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper that fails fails its test"
+)]
 
 mod support;
 

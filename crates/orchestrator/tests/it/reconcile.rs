@@ -156,3 +156,46 @@ async fn limits_end_an_environment_at_the_second_strike() {
     assert_eq!(agent.vms(), ["fuse-b"]);
     fuse.stop().await;
 }
+
+#[tokio::test]
+async fn a_guest_that_booted_again_is_set_up_again() {
+    let (fuse, agent) = with_agent(options()).await;
+    let request = json!({
+        "task_id": "a",
+        "manifest_inline": "eyJtYWNoaW5lIjp7ImVudiI6eyJLIjp7InNlY3JldCI6IlMifX19fQ==",
+        "secrets": {"S": "value"},
+        "startup_script": "true",
+        "expose": [{"port": 80, "as": "web"}],
+    });
+    fuse.create(&request).await.is(201);
+    cycle(&fuse, &agent).await;
+    assert_eq!(agent.count(Step::StartAgent, "fuse-a"), 1);
+    let token = agent.file("fuse-a", "/fuse/auth-token").unwrap();
+    agent.reboot("fuse-a");
+    assert!(agent.file("fuse-a", "/fuse/secrets.json").is_none());
+    // The first attempt fails, is said, and is repeated soon.
+    agent.fail(Step::StartAgent, 1, 500, "still booting");
+    cycle(&fuse, &agent).await;
+    let failed = fuse
+        .until("/v1/environments/fuse-a", |answer| {
+            answer.json["error"]
+                .as_str()
+                .is_some_and(|text| text.contains("still booting"))
+        })
+        .await;
+    assert_eq!(failed.json["state"], "running");
+    let healed = fuse
+        .until("/v1/environments/fuse-a", |answer| {
+            answer.json.get("error").is_none()
+        })
+        .await;
+    assert_eq!(healed.json["endpoints"][0]["as"], "web");
+    assert!(agent.serves("fuse-a"));
+    let file = |path: &str| String::from_utf8(agent.file("fuse-a", path).unwrap()).unwrap();
+    assert_eq!(file("/fuse/secrets.json"), r#"{"S":"value"}"#);
+    assert_eq!(file("/fuse/env"), "K='value'\n");
+    assert_ne!(file("/fuse/auth-token").into_bytes(), token);
+    // Not the script: what it made is on the disk.
+    assert_eq!(agent.count(Step::Exec, "fuse-a"), 1);
+    fuse.stop().await;
+}

@@ -16,6 +16,7 @@ fn record(id: &str, state: State) -> Tracked {
         place: HOST.to_owned(),
         state,
         busy: false,
+        boot_id: String::new(),
     }
 }
 
@@ -23,6 +24,7 @@ fn ours(id: &str) -> Listed {
     Listed {
         id: id.to_owned(),
         owner: Some("ours".to_owned()),
+        boot_id: None,
     }
 }
 
@@ -147,10 +149,12 @@ fn vms_of_other_fleets_are_counted_and_never_touched() {
         Listed {
             id: "a".to_owned(),
             owner: Some("theirs".to_owned()),
+            boot_id: None,
         },
         Listed {
             id: "b".to_owned(),
             owner: None,
+            boot_id: None,
         },
     ];
     let listings = [(HOST.to_owned(), Listing::Vms(vms))].into();
@@ -184,6 +188,36 @@ fn an_orphan_that_cannot_be_destroyed_is_given_up_until_it_disappears() {
     );
     cycle(&mut memory, &[], &listing(&[]));
     assert_eq!(memory, Memory::default());
+}
+
+#[test]
+fn another_boot_of_the_guest_is_set_up_again() {
+    let plan = |state, known: &str, listed: Option<&str>| {
+        let tracked = [Tracked {
+            boot_id: known.to_owned(),
+            ..record("a", state)
+        }];
+        let vm = Listed {
+            boot_id: listed.map(str::to_owned),
+            ..ours("a")
+        };
+        let listings = [(HOST.to_owned(), Listing::Vms(vec![vm]))].into();
+        let plan = Memory::default().plan(&fleet(), &tracked, &listings, 5);
+        (plan.actions, plan.unsettled)
+    };
+    let running = State::Running;
+    assert_eq!(plan(running, "one", Some("one")), (vec![], false));
+    assert_eq!(
+        plan(running, "one", Some("two")),
+        (vec![Action::SetUpAgain(id("a"))], true)
+    );
+    // It is booting: look again soon.
+    assert_eq!(plan(running, "one", None), (vec![], true));
+    // Nothing is known of the boot that was set up.
+    assert_eq!(plan(running, "", Some("two")), (vec![], false));
+    for state in [State::Provisioning, State::Draining] {
+        assert_eq!(plan(state, "one", Some("two")), (vec![], false), "{state}");
+    }
 }
 
 #[test]
@@ -225,7 +259,7 @@ proptest! {
                 let (id, destroying) = match &action {
                     Action::MarkLost(id) => (id, false),
                     Action::Reap(id) | Action::RetryDestroy(id) => (id, true),
-                    Action::DestroyOrphan { .. } => panic!("{action:?}"),
+                    Action::DestroyOrphan { .. } | Action::SetUpAgain(_) => panic!("{action:?}"),
                 };
                 let found = tracked.iter().find(|one| one.id == *id).unwrap();
                 prop_assert!(!found.busy);

@@ -65,6 +65,7 @@ async fn a_life_from_create_to_destroyed(db: Db) {
             port: 80,
             protocol: "tcp".to_owned(),
         }]),
+        boot_id: Some("boot-1".to_owned()),
         ..running()
     };
     let up = store
@@ -76,6 +77,7 @@ async fn a_life_from_create_to_destroyed(db: Db) {
         (State::Running, made.version.next())
     );
     assert_eq!(up.operation, None);
+    assert_eq!(up.boot_id, "boot-1");
     assert_eq!(get(&store, &made.id).await.as_ref(), Some(&up));
     assert_eq!(task_of(&store, "t").await.status, TaskStatus::Running);
 

@@ -2,23 +2,26 @@
 //!
 //! A value is looked for as it is, in base64 and in hex, so that "encoded" does not pass for "absent".
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{SeekFrom, seek};
 
 /// A secret value in the spellings that are searched for.
 #[derive(Clone)]
 pub struct Needle {
     spellings: Vec<Vec<u8>>,
+    /// When the secret came into being; a file last written before that cannot hold it.
+    born: Option<SystemTime>,
 }
 
 // By hand: a debug print must not be the place where the secret turns up.
@@ -40,7 +43,27 @@ impl Needle {
             let inner = text.trim_end_matches('=');
             spellings.push(inner.as_bytes()[4..inner.len() - 2].to_vec());
         }
-        Self { spellings }
+        Self {
+            spellings,
+            born: None,
+        }
+    }
+
+    /// Prepares a secret that was made just now, so that searches can leave out what is older, which is
+    /// above all the base image.
+    #[must_use]
+    pub fn fresh(secret: &str) -> Self {
+        Self {
+            born: Some(SystemTime::now()),
+            ..Self::new(secret)
+        }
+    }
+
+    fn may_be_in(&self, file: &std::fs::Metadata) -> bool {
+        let modified = file.modified().ok();
+        self.born
+            .zip(modified)
+            .is_none_or(|(born, modified)| modified >= born)
     }
 
     /// Whether `haystack` contains the secret in any spelling.
@@ -87,7 +110,7 @@ pub fn files(dir: &Path, needle: &Needle) -> Result<Vec<PathBuf>> {
             {
                 open.push(entry?.path());
             }
-        } else if meta.is_file() && file_contains(&path, needle)? {
+        } else if meta.is_file() && needle.may_be_in(&meta) && file_contains(&path, needle)? {
             found.push(path);
         }
     }
@@ -100,22 +123,28 @@ fn file_contains(path: &Path, needle: &Needle) -> Result<bool> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(e).with_context(|| format!("open {}", path.display())),
     };
-    let overlap = needle.longest();
-    let mut offset = 0_u64;
+    let (overlap, size) = (needle.longest() as u64, file.metadata()?.len());
+    let mut offset = 0;
     let mut buffer = vec![0_u8; 1 << 20];
-    loop {
-        let read = file
-            .read_at(&mut buffer, offset)
-            .with_context(|| format!("read {}", path.display()))?;
-        // Blocks of zeroes are the holes of a disk image: nothing to search in.
-        if read > 0 && buffer[..read].iter().any(|&b| b != 0) && needle.is_in(&buffer[..read]) {
-            return Ok(true);
+    // Disk images are mostly holes: there is nothing to search in.
+    while let Ok(data) = seek(&file, SeekFrom::Data(offset)) {
+        let hole = seek(&file, SeekFrom::Hole(data)).unwrap_or(size);
+        offset = data;
+        while offset < hole {
+            let read = file
+                .read_at(&mut buffer, offset)
+                .with_context(|| format!("read {}", path.display()))?;
+            if needle.is_in(&buffer[..read]) {
+                return Ok(true);
+            }
+            if read < buffer.len() {
+                break;
+            }
+            offset += read as u64 - overlap;
         }
-        if read < buffer.len() {
-            return Ok(false);
-        }
-        offset += (read - overlap) as u64;
+        offset = hole;
     }
+    Ok(false)
 }
 
 /// Watches the arguments and names of all processes of the machine until stopped.
@@ -133,9 +162,10 @@ impl ProcessWatch {
         let flag = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let (mut seen, mut rounds) = (BTreeSet::new(), 0);
+            let mut known = HashMap::new();
             while !flag.load(Ordering::Relaxed) {
                 rounds += 1;
-                for (pid, field) in leaking_processes(&needle) {
+                for (pid, field) in leaking_processes(&needle, &mut known) {
                     seen.insert(format!("{field} of process {pid}"));
                 }
                 std::thread::sleep(Duration::from_millis(10));
@@ -160,8 +190,12 @@ impl ProcessWatch {
 }
 
 /// Processes with the secret in their arguments or name right now. Environments are the owner's own business: they
-/// are readable by root and by that user alone, and the CLI takes secrets from them on purpose.
-fn leaking_processes(needle: &Needle) -> Vec<(u32, &'static str)> {
+/// are readable by root and by that user alone, and the CLI takes secrets from them on purpose. What was searched
+/// before is in `known` and not searched again.
+fn leaking_processes(
+    needle: &Needle,
+    known: &mut HashMap<(u32, &'static str), Vec<u8>>,
+) -> Vec<(u32, &'static str)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry
@@ -176,9 +210,13 @@ fn leaking_processes(needle: &Needle) -> Vec<(u32, &'static str)> {
             // Processes come and go while we look.
             let read = std::fs::File::open(entry.path().join(field))
                 .and_then(|mut f| f.read_to_end(&mut text));
-            if read.is_ok() && needle.is_in(&text) {
+            if read.is_err() || known.get(&(pid, field)) == Some(&text) {
+                continue;
+            }
+            if needle.is_in(&text) {
                 found.push((pid, field));
             }
+            known.insert((pid, field), text);
         }
     }
     found

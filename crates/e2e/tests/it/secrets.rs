@@ -17,7 +17,7 @@ pub(crate) async fn secret_is_only_in_the_guest(suite: Suite) -> Result<()> {
     let fuse = stack.fuse("secrets").await?;
     let dir = project(stack, "secrets", FUSEFILE)?;
     let secret = format!("e2e-{:032x}", rand::random::<u128>());
-    let needle = Needle::new(&secret);
+    let needle = Needle::fresh(&secret);
     let file = SecretFile::write(&secret)?;
 
     let turn = boot_permit(1).await?;
@@ -111,7 +111,7 @@ pub(crate) async fn failing_build_step_redacts(suite: Suite) -> Result<()> {
          run: touch /ran\n",
     )?;
     let secret = format!("e2e-{:032x}", rand::random::<u128>());
-    let needle = Needle::new(&secret);
+    let needle = Needle::fresh(&secret);
     let file = SecretFile::write(&secret)?;
 
     let turn = boot_permit(1).await?;
@@ -164,18 +164,19 @@ fn expect_nowhere(stack: &Stack, needle: &Needle, what: &str) -> Result<()> {
 }
 
 fn database_contains(stack: &Stack, needle: &Needle) -> Result<bool> {
-    let dir = stack.dir();
-    let name = stack
-        .database_file()
-        .file_name()
-        .context("database file")?
-        .to_string_lossy()
-        .into_owned();
-    let hit = scan::files(&dir, needle)?;
-    Ok(hit.iter().any(|path| {
-        path.file_name()
-            .is_some_and(|file| file.to_string_lossy().starts_with(&name))
-    }))
+    // Beside the database itself lie its log and its shared memory.
+    let file = stack.database_file();
+    let name = file.file_name().context("database file")?.to_string_lossy();
+    for entry in std::fs::read_dir(file.parent().context("database directory")?)? {
+        let path = entry?.path();
+        let part = path
+            .file_name()
+            .is_some_and(|file| file.to_string_lossy().starts_with(&*name));
+        if part && !scan::files(&path, needle)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A secrets file outside every directory that is searched; removed on drop.

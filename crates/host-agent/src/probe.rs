@@ -139,6 +139,7 @@ async fn boot(vmm: &dyn Vmm, spec: &MachineSpec, limit: Duration) -> Result<Dura
         .map_err(ProbeError::Watch)?
         .ok_or_else(ended)?;
     let answer = async {
+        vmm.open(spec, &process).await?;
         vmm.configure(spec, &process).await?;
         let mut listener = vmm.transport(&spec.sockets).listen(READY_PORT).await?;
         let begun = Instant::now();

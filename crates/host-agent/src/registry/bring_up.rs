@@ -1,12 +1,14 @@
 //! Bringing a VM up: from nothing to a guest that answers.
 //!
 //! ```text
-//! directory ─> disk ┬─> rules ───────────────┬─> turn ─> boot ─> ready
-//!            └ tap ─┴─> spawn ─> configure ──┘
+//! directory ─> spawn ┬─> disk ──┬─> configure ─> turn ─> start ─> boot
+//!                    ├─> tap ───┤
+//!                    ├─> rules ─┤
+//!                    └─> open ──┘
 //! ```
 //!
 //! Steps side by side are those that do not need each other. A create runs them all; a cold boot of
-//! a VM whose VMM is gone starts at the tap. Between steps, and wherever it waits, the bring-up
+//! a VM whose VMM is gone needs no directory and no disk. Between steps, and wherever it waits, the bring-up
 //! stops when the VM is deleted or the agent shuts down. It never drops a step half-way, so the
 //! journal is always right about what there is.
 
@@ -35,6 +37,7 @@ pub(super) enum Step {
     Tap,
     Rules,
     Spawn,
+    Open,
     Configure,
     Boot,
     Ready,
@@ -42,12 +45,13 @@ pub(super) enum Step {
 
 impl Step {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Directory,
         Self::Disk,
         Self::Tap,
         Self::Rules,
         Self::Spawn,
+        Self::Open,
         Self::Configure,
         Self::Boot,
         Self::Ready,
@@ -61,6 +65,7 @@ impl Step {
             Self::Tap => "tap",
             Self::Rules => "rules",
             Self::Spawn => "spawn",
+            Self::Open => "open",
             Self::Configure => "configure",
             Self::Boot => "start",
             Self::Ready => "boot",
@@ -106,8 +111,11 @@ impl BringUp<'_> {
         if kind == Kind::Create {
             self.directory().await?;
         }
-        self.disk_and_tap(kind).await?;
-        let process = self.rules_and_vmm(&spec).await?;
+        let process = self.spawn(&spec)?;
+        self.side_by_side(kind, &spec, &process).await?;
+        self.check(Step::Configure, When::Before)?;
+        let configure = async { Ok(self.host.vmm.configure(&spec, &process).await?) };
+        self.step(Step::Configure, configure).await?;
         self.timings.note(timings::HOST, host_work.elapsed());
         let turn = self.turn(kind).await?;
         let boot_id = self.boot(&spec, &process).await?;
@@ -124,34 +132,13 @@ impl BringUp<'_> {
         self.step(Step::Directory, work).await
     }
 
-    async fn disk_and_tap(&mut self, kind: Kind) -> Result<(), Failure> {
-        self.check(Step::Disk, When::Before)?;
-        self.check(Step::Tap, When::Before)?;
-        self.journal.will(Undo::Tap);
-        let (overlays, to) = (
-            Arc::clone(&self.host.overlays),
-            self.meta.disks.overlay.clone(),
-        );
-        let gib = self.meta.spec.storage_gb;
-        let disk = async {
-            if kind == Kind::ColdBoot {
-                return Ok(());
-            }
-            Ok(tokio::task::spawn_blocking(move || overlays.create(&to, gib)).await??)
-        };
-        let tap = async { Ok(self.host.links.create(&self.meta.slot).await?) };
-        let (disk, tap) = tokio::join!(self.step(Step::Disk, disk), self.step(Step::Tap, tap));
-        disk.and(tap)
-    }
-
-    async fn rules_and_vmm(&mut self, spec: &MachineSpec) -> Result<Process, Failure> {
-        self.check(Step::Rules, When::Before)?;
+    /// Starts the VMM. Nothing is awaited until the pid is noted, so a started process is never lost.
+    fn spawn(&mut self, spec: &MachineSpec) -> Result<Process, Failure> {
         self.check(Step::Spawn, When::Before)?;
-        self.journal.will(Undo::Sockets);
-        self.journal.will(Undo::Rules);
-        self.journal.will(Undo::Process);
-        let binding = self.host.binding(self.meta);
-        // Nothing is awaited until the pid is noted, so a started process is never lost.
+        // All that the steps from here on may leave; the VMM is the first to be undone.
+        for undo in [Undo::Sockets, Undo::Tap, Undo::Rules, Undo::Process] {
+            self.journal.will(undo);
+        }
         let begun = std::time::Instant::now();
         let failed = |error: StepError| Failure::Step(Step::Spawn, error);
         if let Err(error) = remove_sockets(self.host, &spec.vm_id) {
@@ -180,15 +167,43 @@ impl BringUp<'_> {
                 .into(),
             )
         };
-        let process = Process::find(id).map_err(watch)?.ok_or_else(ended)?;
-        self.check(Step::Configure, When::Before)?;
-        let rules = async { Ok(self.host.firewall.set(binding).await?) };
-        let configure = async { Ok(self.host.vmm.configure(spec, &process).await?) };
-        let (rules, configure) = tokio::join!(
-            self.step(Step::Rules, rules),
-            self.step(Step::Configure, configure)
+        Process::find(id).map_err(watch)?.ok_or_else(ended)
+    }
+
+    /// What does not depend on each other. All of it ends before the first failure is returned.
+    async fn side_by_side(
+        &self,
+        kind: Kind,
+        spec: &MachineSpec,
+        process: &Process,
+    ) -> Result<(), Failure> {
+        for step in [Step::Disk, Step::Tap, Step::Rules, Step::Open] {
+            self.check(step, When::Before)?;
+        }
+        let (overlays, to) = (
+            Arc::clone(&self.host.overlays),
+            self.meta.disks.overlay.clone(),
         );
-        rules.and(configure).map(|()| process)
+        let gib = self.meta.spec.storage_gb;
+        let disk = async {
+            match kind {
+                Kind::ColdBoot => Ok(()),
+                Kind::Create => {
+                    Ok(tokio::task::spawn_blocking(move || overlays.create(&to, gib)).await??)
+                }
+            }
+        };
+        let binding = self.host.binding(self.meta);
+        let tap = async { Ok(self.host.links.create(&self.meta.slot).await?) };
+        let rules = async { Ok(self.host.firewall.set(binding).await?) };
+        let open = async { Ok(self.host.vmm.open(spec, process).await?) };
+        let (disk, tap, rules, open) = tokio::join!(
+            self.step(Step::Disk, disk),
+            self.step(Step::Tap, tap),
+            self.step(Step::Rules, rules),
+            self.step(Step::Open, open),
+        );
+        disk.and(tap).and(rules).and(open)
     }
 
     /// Waits for a turn to boot.

@@ -154,6 +154,10 @@ impl Vmm for FakeVmm {
         Ok(id)
     }
 
+    async fn open(&self, _: &MachineSpec, _: &Process) -> Result<(), VmmError> {
+        Ok(())
+    }
+
     async fn configure(&self, spec: &MachineSpec, _: &Process) -> Result<(), VmmError> {
         if self.behaviour() == Behaviour::Refuse {
             let fault = "no such kernel".to_owned();

@@ -103,7 +103,13 @@ pub trait Vmm: Debug + Send + Sync {
     /// The program cannot be started.
     fn spawn(&self, spec: &MachineSpec) -> Result<ProcessId, VmmError>;
 
-    /// Waits until the program can be told something and describes the machine to it.
+    /// Waits until the program can be told something.
+    ///
+    /// # Errors
+    /// It ends, or is not ready in time.
+    async fn open(&self, spec: &MachineSpec, process: &Process) -> Result<(), VmmError>;
+
+    /// Describes the machine to it. Disks and network device exist by now.
     ///
     /// # Errors
     /// It ends, does not answer in time, or refuses a part of the machine.

@@ -75,22 +75,21 @@ impl Vmm for Firecracker {
         })
     }
 
-    async fn configure(&self, spec: &MachineSpec, process: &Process) -> Result<(), VmmError> {
+    async fn open(&self, spec: &MachineSpec, process: &Process) -> Result<(), VmmError> {
         let socket = &spec.sockets.api;
-        let work = async {
+        let seconds = SOCKET_LIMIT.as_secs();
+        let open = async {
             let opened = tokio::time::timeout(SOCKET_LIMIT, api::wait_until_open(socket)).await;
             opened.map_err(|_| VmmError::NoSocket {
                 socket: socket.clone(),
-                seconds: SOCKET_LIMIT.as_secs(),
-            })?;
-            describe(spec).await
+                seconds,
+            })
         };
-        tokio::select! {
-            result = work => result,
-            () = process.ended() => {
-                Err(VmmError::Ended { during: "its set-up", log: log_tail(&spec.log) })
-            }
-        }
+        unless_ended(spec, process, open).await
+    }
+
+    async fn configure(&self, spec: &MachineSpec, process: &Process) -> Result<(), VmmError> {
+        unless_ended(spec, process, describe(spec)).await
     }
 
     async fn boot(&self, spec: &MachineSpec) -> Result<(), VmmError> {
@@ -99,6 +98,20 @@ impl Vmm for Firecracker {
 
     async fn serves(&self, sockets: &Sockets) -> bool {
         tokio::net::UnixStream::connect(&sockets.api).await.is_ok()
+    }
+}
+
+/// A call's own error says less than the last words of a program that has ended.
+async fn unless_ended(
+    spec: &MachineSpec,
+    process: &Process,
+    work: impl Future<Output = Result<(), VmmError>>,
+) -> Result<(), VmmError> {
+    tokio::select! {
+        result = work => result,
+        () = process.ended() => {
+            Err(VmmError::Ended { during: "its set-up", log: log_tail(&spec.log) })
+        }
     }
 }
 

@@ -94,6 +94,7 @@ async fn a_cold_boot_makes_the_documented_calls() {
     let process = Process::find(driver.spawn(&spec).unwrap())
         .unwrap()
         .unwrap();
+    driver.open(&spec, &process).await.unwrap();
     driver.configure(&spec, &process).await.unwrap();
     driver.boot(&spec).await.unwrap();
     let seen = server.join_next().await.unwrap().unwrap();
@@ -164,7 +165,7 @@ async fn a_program_that_ends_shows_its_last_words() {
             .unwrap()
             .unwrap();
     };
-    let (result, ()) = tokio::join!(driver.configure(&spec, &process), end);
+    let (result, ()) = tokio::join!(driver.open(&spec, &process), end);
     let error = result.unwrap_err().to_string();
     assert_eq!(
         error,

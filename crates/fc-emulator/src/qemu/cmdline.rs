@@ -70,8 +70,8 @@ pub(crate) fn arguments(config: &VmConfig, channels: &Channels, start: Start<'_>
     args.pair("-chardev", format!("socket,id=qmp,fd={}", channels.qmp));
     args.pair("-mon", "chardev=qmp,mode=control");
     args.console(config.serial.serial_out_path.as_deref());
-    for drive in &config.drives {
-        args.drive(drive);
+    for (index, drive) in config.drives.iter().enumerate() {
+        args.drive(index, drive);
     }
     for (interface, tap) in config.networks.iter().zip(&channels.taps) {
         args.network(interface, *tap);
@@ -156,8 +156,9 @@ impl Arguments {
         self.pair("-serial", "chardev:console");
     }
 
-    fn drive(&mut self, drive: &Drive) {
-        let node = format!("node-{}", drive.drive_id);
+    fn drive(&mut self, index: usize, drive: &Drive) {
+        // Not by its id: QEMU allows a node's name 31 characters.
+        let node = format!("disk{index}");
         let no_flush = drive.cache_type == CacheType::Unsafe;
         let engine = match drive.io_engine.unwrap_or_default() {
             IoEngine::Sync => "threads",

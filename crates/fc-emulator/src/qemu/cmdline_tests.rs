@@ -93,10 +93,10 @@ fn every_device_is_on_the_line() {
 -mon chardev=qmp,mode=control
 -chardev file,id=console,append=on,path=/vm/a,,b.log
 -serial chardev:console
--blockdev {"driver":"file","node-name":"node-rootfs","filename":"/img/base, v2.ext4","read-only":true,"locking":"off","aio":"threads","cache":{"no-flush":true},"discard":"unmap"}
--device {"driver":"virtio-blk-pci","id":"drive-rootfs","drive":"node-rootfs"}
--blockdev {"driver":"file","node-name":"node-overlay","filename":"/vm/overlay.img","read-only":false,"locking":"off","aio":"io_uring","cache":{"no-flush":false},"discard":"unmap"}
--device {"driver":"virtio-blk-pci","id":"drive-overlay","drive":"node-overlay"}
+-blockdev {"driver":"file","node-name":"disk0","filename":"/img/base, v2.ext4","read-only":true,"locking":"off","aio":"threads","cache":{"no-flush":true},"discard":"unmap"}
+-device {"driver":"virtio-blk-pci","id":"drive-rootfs","drive":"disk0"}
+-blockdev {"driver":"file","node-name":"disk1","filename":"/vm/overlay.img","read-only":false,"locking":"off","aio":"io_uring","cache":{"no-flush":false},"discard":"unmap"}
+-device {"driver":"virtio-blk-pci","id":"drive-overlay","drive":"disk1"}
 -netdev tap,id=net-eth0,fd=7,vhost=off
 -device {"driver":"virtio-net-pci","id":"nic-eth0","netdev":"net-eth0","romfile":"","mac":"06:00:ac:10:00:02"}
 -netdev tap,id=net-eth1,fd=8,vhost=off

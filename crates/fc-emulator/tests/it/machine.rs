@@ -69,6 +69,15 @@ fn running(test: &str, dir: &Path) -> Option<Emulator> {
 fn configure(emulator: &Emulator, dir: &Path) {
     let kernel = halting_kernel(dir);
     emulator.set("PUT", "/boot-source", json!({"kernel_image_path": kernel}));
+    let disk = dir.join("disk");
+    std::fs::write(&disk, [0; 4096]).unwrap();
+    // The longest names that anybody gives: identifiers with their dashes replaced.
+    let id = "f81d4fae_7dec_11d0_a765_00a0c91e6bf6";
+    let drive = json!({
+        "drive_id": id, "path_on_host": disk, "is_root_device": false, "is_read_only": false,
+        "rate_limiter": {"bandwidth": {"size": 4096, "refill_time": 100}},
+    });
+    emulator.set("PUT", &format!("/drives/{id}"), drive);
     let vsock = json!({"guest_cid": 3, "uds_path": dir.join("v.sock")});
     emulator.set("PUT", "/vsock", vsock);
 }
@@ -175,6 +184,17 @@ fn snapshots_that_are_none_end_the_process_with_a_reason() {
     drop(emulator);
     std::fs::remove_file(dir.path().join("api.sock")).unwrap();
     std::fs::remove_file(dir.path().join("v.sock")).unwrap();
+
+    // As they are, they bring the machine back, limits and all.
+    let mut second = Emulator::start(dir.path());
+    let load = json!({
+        "snapshot_path": state, "resume_vm": true,
+        "mem_backend": {"backend_type": "File", "backend_path": mem},
+    });
+    second.set("PUT", "/snapshot/load", load);
+    assert_eq!(second.get("/")["state"], "Running");
+    second.signal(Signal::TERM);
+    second.ends_with(143);
 
     let whole = std::fs::read(&mem).unwrap();
     std::fs::write(&mem, &whole[..whole.len() / 2]).unwrap();

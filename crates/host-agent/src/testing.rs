@@ -1,6 +1,7 @@
 //! Help for this crate's own tests: a network namespace to work in, and agents on a fake VMM.
 
 use std::future::Future;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,13 +14,11 @@ use crate::vmm::fake::FakeVmm;
 /// and packet rules never touch those of the machine. Says SKIP and why when that is not possible.
 pub(crate) fn in_netns<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: needs root for a network namespace");
-        return;
+        return skip("needs root for a network namespace");
     }
     for tool in ["nft", "mkfs.ext4", "ip"] {
         if tools::find(tool).is_none() {
-            println!("SKIP: {tool} is not installed");
-            return;
+            return skip(&format!("{tool} is not installed"));
         }
     }
     // Namespaces belong to threads. Whatever this one starts, blocking threads of its runtime and
@@ -36,6 +35,17 @@ pub(crate) fn in_netns<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send +
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// Says that the current test cannot run here, past the test harness's capture.
+pub(crate) fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    writeln!(
+        std::io::stderr().lock(),
+        "SKIP host-agent::{test}: {reason}"
+    )
+    .unwrap();
 }
 
 /// Runs a program of the host and gives back what it printed.

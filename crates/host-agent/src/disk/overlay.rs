@@ -154,7 +154,7 @@ mod tests {
 
     fn overlays(dir: &Path) -> Option<Overlays> {
         let Some(mkfs) = crate::tools::find("mkfs.ext4") else {
-            println!("SKIP: mkfs.ext4 is not installed");
+            crate::testing::skip("mkfs.ext4 is not installed");
             return None;
         };
         Some(Overlays::new(dir.join("templates"), mkfs).unwrap())

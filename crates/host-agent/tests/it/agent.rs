@@ -1,0 +1,200 @@
+//! An agent process, and what it and its VMs leave on the machine.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use fuse_wire_host::{
+    AgentToken, AgentUrl, CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostTransport,
+};
+
+use crate::machine::{Image, run};
+
+/// Port of the agent on the test's machine.
+pub(crate) const PORT: u16 = 8090;
+const TOKEN: &str = "test-token-0123456789";
+
+/// An agent in a directory of its own. Ends everything it started when dropped.
+pub(crate) struct Agent {
+    dir: tempfile::TempDir,
+    image: Image,
+    settings: Vec<(&'static str, String)>,
+    process: Option<Child>,
+    pub(crate) client: HostClient,
+}
+
+impl Agent {
+    pub(crate) fn new(image: &Image, settings: &[(&'static str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let kernel = image.dir.join("vmlinux.bin");
+        std::os::unix::fs::symlink(kernel, dir.path().join("vmlinux.bin")).unwrap();
+        let url = AgentUrl::parse(&format!("http://127.0.0.1:{PORT}")).unwrap();
+        let transport = HostTransport::new().unwrap();
+        Self {
+            client: HostClient::new(transport, url, AgentToken::new(TOKEN)),
+            image: image.clone(),
+            settings: settings
+                .iter()
+                .map(|(k, v)| (*k, (*v).to_owned()))
+                .collect(),
+            process: None,
+            dir,
+        }
+    }
+
+    pub(crate) async fn start(image: &Image, settings: &[(&'static str, &str)]) -> Self {
+        let mut agent = Self::new(image, settings);
+        agent.launch().await;
+        agent
+    }
+
+    /// Starts the process and returns when it serves.
+    pub(crate) async fn launch(&mut self) {
+        let log = std::fs::File::create(self.dir.path().join("agent.log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fc-agent"));
+        command
+            .env("FC_DIR", self.dir.path())
+            .env("FC_SOCK_DIR", self.sockets())
+            .env("FC_INITRD", self.image.dir.join("initramfs.img"))
+            .env("BASE_ROOTFS", self.image.dir.join("rootfs-fused.ext4"))
+            .env("FC_BIN", &self.image.emulator)
+            .env("FC_AGENT_TOKEN", TOKEN)
+            .env("FC_AGENT_PORT", PORT.to_string())
+            .env("PUBLIC_HOST", crate::machine::HOST)
+            .envs(self.settings.iter().map(|(k, v)| (k, v)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.process = Some(command.spawn().unwrap());
+        while self.client.health().await.is_err() {
+            let ended = self.process.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    fn sockets(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default()
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    pub(crate) async fn create(&self, name: &str) -> fuse_wire_host::VmView {
+        let request = CreateVmRequest {
+            name: Some(name.into()),
+            memory_mb: Some(256),
+            storage_gb: Some(1),
+            owner: Some("fleet-1".into()),
+            ..CreateVmRequest::default()
+        };
+        match self.client.create(&request).await {
+            Ok(view) => view,
+            Err(error) => panic!("{error}\n{}", self.log()),
+        }
+    }
+
+    pub(crate) async fn exec(&self, vm: &str, cmd: &[&str]) -> ExecResponse {
+        let cmd = cmd.iter().map(|word| (*word).to_owned()).collect();
+        let request = ExecRequest {
+            cmd,
+            timeout_ms: Some(30_000),
+            ..ExecRequest::default()
+        };
+        self.client.exec(vm, &request).await.unwrap()
+    }
+
+    /// Whether a connection from a guest succeeds.
+    pub(crate) async fn reaches(&self, vm: &str, address: &str, port: u16) -> bool {
+        let connect = format!("exec 3<>/dev/tcp/{address}/{port}");
+        self.exec(vm, &["timeout", "3", "bash", "-c", &connect])
+            .await
+            .exit_code
+            == 0
+    }
+
+    /// Everything that VMs have left: empty when all is well.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let list = |dir: PathBuf| -> Vec<String> {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries
+                .map(|entry| entry.path().display().to_string())
+                .collect()
+        };
+        let mut found = list(self.dir.path().join("agent-state/vms"));
+        found.extend(list(self.sockets()));
+        let links = run(&["ip", "-o", "link"]);
+        found.extend(
+            links
+                .lines()
+                .filter(|l| l.contains(": fcv"))
+                .map(str::to_owned),
+        );
+        let rules = run(&["nft", "list", "table", "inet", "fuse"]);
+        found.extend(
+            rules
+                .lines()
+                .filter(|l| l.contains("elements"))
+                .map(str::to_owned),
+        );
+        found.extend(
+            self.processes()
+                .iter()
+                .map(|(pid, line)| format!("{pid} {line}")),
+        );
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let dir = self.dir.path().display().to_string();
+        found.extend(
+            mounts
+                .lines()
+                .filter(|l| l.contains(&dir))
+                .map(str::to_owned),
+        );
+        found
+    }
+
+    /// Processes of this agent's VMs: those that name its directory, or its image and a VM of it.
+    pub(crate) fn processes(&self) -> Vec<(i32, String)> {
+        let dir = self.dir.path().display().to_string();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let pid = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            if let Some(pid) = pid.filter(|_| line.contains(&dir)) {
+                found.push((pid, line));
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill();
+        }
+        for (pid, _) in self.processes() {
+            // It may have gone with another one of its group.
+            let _gone = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+    }
+}

@@ -198,7 +198,7 @@ pub fn place<'a>(
         return Err(PlacementError::NoHosts);
     }
     let mut rejections = Rejections::default();
-    let mut best = BinaryHeap::with_capacity(MAX_CANDIDATES + 1);
+    let mut best = BinaryHeap::with_capacity(MAX_CANDIDATES);
     let mut eligible = 0;
     for host in hosts {
         if let Some(gate) = Gate::first_rejecting(spec, host) {
@@ -206,9 +206,13 @@ pub fn place<'a>(
             continue;
         }
         eligible += 1;
-        best.push(Ranked::new(host, policy));
-        if best.len() > MAX_CANDIDATES {
-            best.pop();
+        let ranked = Ranked::new(host, policy);
+        if best.len() < MAX_CANDIDATES {
+            best.push(ranked);
+        } else if let Some(mut worst) = best.peek_mut()
+            && ranked < *worst
+        {
+            *worst = ranked;
         }
     }
     if eligible == 0 {

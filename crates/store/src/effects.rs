@@ -9,7 +9,7 @@
 //! Events get their places here, under the clock's row lock: their order is the
 //! order of commits, across all replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fuse_model::{
     AuditEntry, EnvironmentId, EventId, HostId, Resources, State, TaskId, TaskStatus,
@@ -166,11 +166,14 @@ impl Tx<'_> {
         self.write_tasks(effects.tasks).await?;
         self.write_reservations(effects.reservations).await?;
         let credits = self.delete_reservations(&effects.releases).await?;
-        for (host, credit) in &credits {
-            credit_in_tx(self, host, credit).await?;
-        }
-        for (host, charge) in &effects.charges {
-            if !charge_in_tx(self, host, charge).await? {
+        let hosts: BTreeSet<&HostId> = credits.keys().chain(effects.charges.keys()).collect();
+        for host in hosts {
+            if let Some(credit) = credits.get(host) {
+                credit_in_tx(self, host, credit).await?;
+            }
+            if let Some(charge) = effects.charges.get(host)
+                && !charge_in_tx(self, host, charge).await?
+            {
                 return Ok(Flushed::NoCapacity);
             }
         }

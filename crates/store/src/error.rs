@@ -118,10 +118,10 @@ impl StoreError {
 const CONTENTION: &[&str] = &["40001", "40P01", "5", "6"];
 
 /// PostgreSQL: connection class, shutdown class, too many connections, out of
-/// disk. SQLite: busy, locked, I/O error, full.
+/// disk, statement and lock timeouts. SQLite: busy, locked, I/O error, full.
 const UNAVAILABLE: &[&str] = &[
     "08000", "08001", "08003", "08004", "08006", "57P01", "57P02", "57P03", "53100", "53300",
-    "57014", "5", "6", "10", "13",
+    "57014", "55P03", "5", "6", "10", "13",
 ];
 
 /// The server ended the session.

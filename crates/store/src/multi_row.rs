@@ -32,8 +32,10 @@ impl MultiRow {
     pub(crate) async fn run(
         &self,
         tx: &mut Tx<'_>,
-        rows: Vec<Vec<Bind>>,
+        mut rows: Vec<Vec<Bind>>,
     ) -> Result<Vec<Row>, StoreError> {
+        // Replicas that lock the same rows do so in the same order.
+        rows.sort_by(|a, b| key(a).cmp(&key(b)));
         let mut returned = Vec::new();
         let mut rows = rows.into_iter();
         while rows.len() > 0 {
@@ -68,6 +70,14 @@ impl MultiRow {
         text.push(')');
         text.push_str(self.after);
         text
+    }
+}
+
+fn key(row: &[Bind]) -> (Option<i64>, Option<&str>) {
+    match row.first() {
+        Some(Bind::Int(key)) => (*key, None),
+        Some(Bind::Text(key)) => (None, key.as_deref()),
+        Some(Bind::Bytes(_)) | None => (None, None),
     }
 }
 

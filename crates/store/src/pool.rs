@@ -20,6 +20,23 @@ use crate::sql::{Bind, Conn, Row};
 /// Longest wait for a free connection, and for a new one.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Longest wait for an answer: above the server's own limit on statements, so
+/// that it only ends waits for a server or a network that says nothing at all.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+async fn answered<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let Some(limit) = limit else {
+        return work.await;
+    };
+    let silence = || Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
+    timeout(limit, work)
+        .await
+        .unwrap_or_else(|_elapsed| silence())
+}
+
 /// Connections of one kind.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -85,6 +102,11 @@ impl Pool {
         }
     }
 
+    /// How long to wait for an answer; SQLite always answers.
+    fn answer_limit(&self) -> Option<Duration> {
+        self.connector.is_replaceable().then_some(ANSWER_TIMEOUT)
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Conn>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +126,8 @@ pub(crate) struct Pooled<'p> {
 impl Pooled<'_> {
     /// See [`Conn::batch`].
     pub(crate) async fn batch(&mut self, sql: impl SqlSafeStr + Send) -> Result<(), sqlx::Error> {
-        let result = self.start()?.batch(sql).await;
+        let limit = self.pool.answer_limit();
+        let result = answered(limit, self.start()?.batch(sql)).await;
         self.finish(result)
     }
 
@@ -114,7 +137,8 @@ impl Pooled<'_> {
         sql: impl SqlSafeStr + Send,
         binds: Vec<Bind>,
     ) -> Result<u64, sqlx::Error> {
-        let result = self.start()?.execute(sql, binds).await;
+        let limit = self.pool.answer_limit();
+        let result = answered(limit, self.start()?.execute(sql, binds)).await;
         self.finish(result)
     }
 
@@ -124,7 +148,8 @@ impl Pooled<'_> {
         sql: impl SqlSafeStr + Send,
         binds: Vec<Bind>,
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let result = self.start()?.fetch(sql, binds).await;
+        let limit = self.pool.answer_limit();
+        let result = answered(limit, self.start()?.fetch(sql, binds)).await;
         self.finish(result)
     }
 

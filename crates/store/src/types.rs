@@ -141,7 +141,7 @@ pub struct Change {
     pub error: Option<String>,
     /// Token of its guest agent; kept only if the store has a key.
     pub guest_token: Option<Redacted<String>>,
-    /// What happens to its task.
+    /// What happens to its task; nothing once the task has left it.
     pub task: TaskChange,
     /// What happens to its operation lease.
     pub operation: OperationChange,

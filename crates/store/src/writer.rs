@@ -251,7 +251,9 @@ impl Writer {
         let mut attempt = 1;
         let outcome = loop {
             match self.attempt(&mut jobs).await {
-                Ended::Committed | Ended::RolledBack | Ended::Undone => break Ok(()),
+                Ended::Committed | Ended::RolledBack => break Ok(()),
+                // Only batches of several writes charge on trust and are undone.
+                Ended::Undone => break Err(StoreError::Overloaded),
                 Ended::Failed(error) if error.is_contention() && attempt < MAX_ATTEMPTS => {
                     attempt += 1;
                 }

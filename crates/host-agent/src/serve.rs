@@ -3,6 +3,7 @@
 //! The listener is opened only after every VM is known and all packet rules stand. Signals stop the
 //! agent and never a VM.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, PublicHost, PublicHostError};
 use crate::http::{App, server};
-use crate::net::firewall::Verdict;
+use crate::net::firewall::{self, Verdict};
 use crate::preflight::{self, PreflightError};
 use crate::registry::{self, HostError, HostParts, Registry, StopError};
 use crate::report::chain;
@@ -79,7 +80,9 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
         nft: tools.nft,
         mkfs: tools.mkfs,
     };
+    let nft = parts.nft.clone();
     let registry = Registry::start(parts).await?;
+    warn_of_dropping_chains(&nft, &config).await;
     let housekeeping = TaskTracker::new();
     housekeeping.spawn(keep_rules(registry.clone(), shutdown.clone()));
     housekeeping.spawn(keep_logs(registry.clone(), shutdown.clone()));
@@ -118,6 +121,19 @@ fn shutdown_on_signal() -> Result<CancellationToken, ServeError> {
         cancel.cancel();
     });
     Ok(token)
+}
+
+/// Guests without a way out are the usual surprise beside a container engine.
+async fn warn_of_dropping_chains(nft: &Path, config: &Config) {
+    let chains = firewall::dropping_chains(nft, &config.net.table).await;
+    for chain in chains.unwrap_or_default() {
+        tracing::warn!(
+            chain,
+            taps = format!("{}*", config.net.plan.tap_prefix()),
+            "this chain drops forwarded packets, the guests' too; accept those from and to the taps \
+             in it, or guests have no way out and published ports no way in"
+        );
+    }
 }
 
 async fn keep_rules(registry: Registry, shutdown: CancellationToken) {

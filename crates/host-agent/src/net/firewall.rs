@@ -225,6 +225,17 @@ impl Owner {
     }
 }
 
+/// Chains of other tables that drop forwarded packets unless told otherwise, as container engines
+/// and host firewalls set up. What they drop, no rule of the agent's can let through.
+///
+/// # Errors
+/// The rule set cannot be read.
+pub async fn dropping_chains(nft: &Path, table: &str) -> Result<Vec<String>, FirewallError> {
+    let listing = run(nft, &["-j", "list", "chains"], "").await?;
+    let listing: serde_json::Value = serde_json::from_slice(&listing).unwrap_or_default();
+    Ok(ruleset::dropping_chains(&listing, table))
+}
+
 /// Removes the table if there is one.
 ///
 /// # Errors

@@ -183,6 +183,35 @@ pub(super) fn change(table: &str, old: Option<&Binding>, new: Option<&Binding>) 
     script
 }
 
+/// Names of chains in a listing (`nft -j list chains`) that see forwarded IPv4 packets and drop
+/// what they do not know, other than those of `table`.
+pub(super) fn dropping_chains(listing: &Value, table: &str) -> Vec<String> {
+    let items = listing
+        .get("nftables")
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let text = |chain: &Value, field: &str| -> String {
+        chain
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let chains = items.iter().filter_map(|item| item.get("chain"));
+    let dropping = chains.filter(|chain| {
+        text(chain, "hook") == "forward"
+            && text(chain, "policy") == "drop"
+            && matches!(text(chain, "family").as_str(), "ip" | "inet")
+            && text(chain, "table") != table
+    });
+    let name = |chain: &Value| {
+        ["family", "table", "name"]
+            .map(|field| text(chain, field))
+            .join(" ")
+    };
+    dropping.map(name).collect()
+}
+
 /// Whether a listing (`nft -j list table`) holds what [`replace`] would make: every element, and
 /// as many rules. The rules' own wording is not compared: who edits one by hand means it.
 pub(super) fn matches(listing: &Value, bindings: &Bindings) -> bool {
@@ -232,3 +261,6 @@ pub(super) fn matches(listing: &Value, bindings: &Bindings) -> bool {
         && elements("map", "tcp_ports") == ports(false)
         && elements("map", "udp_ports") == ports(true)
 }
+
+#[cfg(test)]
+mod tests;

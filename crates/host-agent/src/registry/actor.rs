@@ -266,6 +266,7 @@ impl Actor {
                 step: step.name(),
                 source: Box::new(source),
             },
+            Failure::Exists => CreateError::Exists { id },
             Failure::Cancelled => CreateError::Cancelled { id },
             Failure::Busy(waited) => CreateError::Busy { waited },
         }

@@ -77,6 +77,7 @@ impl Step {
 #[derive(Debug)]
 pub(super) enum Failure {
     Step(Step, StepError),
+    Exists,
     Cancelled,
     Busy(Duration),
 }
@@ -126,6 +127,10 @@ impl BringUp<'_> {
 
     async fn directory(&mut self) -> Result<(), Failure> {
         self.check(Step::Directory, When::Before)?;
+        // A directory that is there is not this VM's, and must not be undone with it.
+        if self.host.metas.dir(&self.meta.vm_id).exists() {
+            return Err(Failure::Exists);
+        }
         self.journal.will(Undo::Directory);
         let (metas, meta) = (Arc::clone(&self.host.metas), self.meta.clone());
         let work = async { Ok(tokio::task::spawn_blocking(move || metas.create(&meta)).await??) };

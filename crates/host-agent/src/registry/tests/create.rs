@@ -197,6 +197,21 @@ fn a_full_host_and_a_taken_name_are_refused() {
 }
 
 #[test]
+fn a_directory_that_is_not_a_vm_is_left_alone() {
+    in_netns(|| async {
+        let bench = Bench::new();
+        let registry = Registry::start(bench.parts()).await.unwrap();
+        let kept = bench.vm_dir("vm").join("kept");
+        std::fs::create_dir(bench.vm_dir("vm")).unwrap();
+        std::fs::write(&kept, b"x").unwrap();
+        let error = registry.create(named("vm")).await.unwrap_err();
+        assert!(matches!(error, CreateError::Exists { .. }), "{error:?}");
+        assert!(kept.exists());
+        assert!(registry.list("").is_empty());
+    });
+}
+
+#[test]
 fn a_host_low_on_space_refuses() {
     in_netns(|| async {
         let bench = Bench::with(&[("FUSE_MIN_FREE_MB", "999999999")]);

@@ -1,12 +1,10 @@
 //! Hosts: where VMs run, what they offer and what is taken.
 
-use std::fmt;
-use std::str::FromStr;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Arch, HostId, Labels, Resources, UnknownName};
+use crate::names::named;
+use crate::{Arch, HostId, Labels, Resources};
 
 /// What drives the VMs of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -19,6 +17,8 @@ pub enum Backend {
 }
 
 impl Backend {
+    const ALL: [Self; 2] = [Self::Firecracker, Self::Qemu];
+
     /// The name on the wire and in the store.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -28,23 +28,7 @@ impl Backend {
     }
 }
 
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Backend {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "firecracker" => Ok(Self::Firecracker),
-            "qemu" => Ok(Self::Qemu),
-            _ => Err(UnknownName::new("backend", text)),
-        }
-    }
-}
+named!(Backend, "backend");
 
 /// Whether a host takes placements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,6 +43,8 @@ pub enum HostState {
 }
 
 impl HostState {
+    const ALL: [Self; 3] = [Self::Active, Self::Cordoned, Self::Draining];
+
     /// The name on the wire and in the store.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,24 +55,7 @@ impl HostState {
     }
 }
 
-impl fmt::Display for HostState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for HostState {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "active" => Ok(Self::Active),
-            "cordoned" => Ok(Self::Cordoned),
-            "draining" => Ok(Self::Draining),
-            _ => Err(UnknownName::new("host state", text)),
-        }
-    }
-}
+named!(HostState, "host state");
 
 /// What a host offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -11,6 +11,7 @@ mod error;
 mod event;
 mod host;
 mod ids;
+mod names;
 mod operation;
 mod redacted;
 mod spec;

@@ -1,11 +1,9 @@
 //! The operation lease of an environment: one operation at a time, fleet-wide.
 
-use std::fmt;
-use std::str::FromStr;
-
 use jiff::Timestamp;
 
-use crate::{ReplicaId, UnknownName};
+use crate::ReplicaId;
+use crate::names::named;
 
 /// What somebody is doing to an environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,22 +32,7 @@ impl OperationKind {
     }
 }
 
-impl fmt::Display for OperationKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for OperationKind {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| UnknownName::new("operation", text))
-    }
-}
+named!(OperationKind, "operation");
 
 /// An operation under way. It is interrupted, and may be taken over, once
 /// `expires_at` has passed or its owner has stopped beating.

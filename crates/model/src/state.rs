@@ -16,13 +16,10 @@
 //! Row numbers refer to the transition table of the lifecycle specification.
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::UnknownName;
+use crate::names::named;
 
 /// Where an environment is in its life. `Destroyed` and `Failed` are never stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -223,22 +220,7 @@ impl Trigger {
     ];
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for State {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.as_str() == text)
-            .ok_or_else(|| UnknownName::new("state", text))
-    }
-}
+named!(State, "state");
 
 #[cfg(test)]
 mod tests {

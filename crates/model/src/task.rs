@@ -1,11 +1,9 @@
 //! The task of an environment. It outlives the environment, with its outcome.
 
-use std::fmt;
-use std::str::FromStr;
-
 use jiff::Timestamp;
 
-use crate::{EnvironmentId, TaskId, UnknownName};
+use crate::names::named;
+use crate::{EnvironmentId, TaskId};
 
 /// How far a task got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,22 +32,7 @@ impl TaskStatus {
     }
 }
 
-impl fmt::Display for TaskStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for TaskStatus {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|status| status.as_str() == text)
-            .ok_or_else(|| UnknownName::new("task status", text))
-    }
-}
+named!(TaskStatus, "task status");
 
 /// A task record.
 #[derive(Debug, Clone, PartialEq, Eq)]

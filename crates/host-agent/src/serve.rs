@@ -92,7 +92,7 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
     server::serve(listener, router, config.http.idle, shutdown).await;
     housekeeping.wait().await;
     registry.shut_down().await;
-    tracing::info!("stopped; VMs go on running");
+    leave(&registry, &nft, &config).await;
     Ok(())
 }
 
@@ -121,6 +121,19 @@ fn shutdown_on_signal() -> Result<CancellationToken, ServeError> {
         cancel.cancel();
     });
     Ok(token)
+}
+
+/// The last words. The rules stay as long as they serve a VM.
+async fn leave(registry: &Registry, nft: &Path, config: &Config) {
+    let vms = registry.list("").len();
+    if vms > 0 {
+        tracing::info!(vms, "stopped; VMs go on running");
+        return;
+    }
+    match firewall::remove(nft, &config.net.table).await {
+        Ok(()) => tracing::info!("stopped"),
+        Err(error) => tracing::warn!(error = chain(&error), "the packet rules stay"),
+    }
 }
 
 /// Guests without a way out are the usual surprise beside a container engine.

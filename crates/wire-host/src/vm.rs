@@ -42,6 +42,9 @@ pub enum VmState {
     Creating,
     /// The VMM runs and the guest has answered.
     Running,
+    /// Was made earlier, its VMM is gone, and its host is booting it again with the same disk and
+    /// addresses. Running or stopped comes next.
+    Booting,
     /// The VMM process is gone; the disk is still there.
     Stopped,
     /// Being removed.

@@ -173,6 +173,7 @@ impl Actor {
                 error = chain(&error),
                 "vm not booted"
             );
+            self.enter(VmState::Stopped);
             return self.serve().await;
         }
         match self.bring_up(Kind::ColdBoot, &mut journal, &timings).await {

@@ -25,7 +25,7 @@ use super::journal::{Journal, Undo, When, remove_sockets};
 use super::meta::Meta;
 use super::timings::{self, Timings};
 use super::vm::Vm;
-use crate::guest::ready;
+use crate::guest::ready::{self, ReadyError};
 use crate::vmm::process::log_tail;
 use crate::vmm::{MachineSpec, Process, VmmError};
 
@@ -245,7 +245,7 @@ impl BringUp<'_> {
         let limit = self.host.config.vms.boot_limit;
         let ready = async {
             tokio::select! {
-                ready = ready::wait(listener.as_mut(), &spec.vm_id) => Ok(ready?),
+                ready = ready::wait(listener.as_mut(), &spec.vm_id) => ready.map_err(|e| self.explain(e)),
                 () = process.ended() => {
                     Err(VmmError::Ended { during: "the boot", log: log_tail(&spec.log) }.into())
                 }
@@ -265,6 +265,20 @@ impl BringUp<'_> {
             "guest answers"
         );
         Ok(ready.boot_id)
+    }
+
+    /// Names the image that is at fault.
+    fn explain(&self, error: ReadyError) -> StepError {
+        match error {
+            ReadyError::Unusable { reason } => {
+                let default =
+                    || format!("the base image {}", self.host.config.paths.base.display());
+                let image = self.meta.spec.image.as_ref();
+                let image = image.map_or_else(default, |name| format!("image {name:?}"));
+                StepError::Unusable { image, reason }
+            }
+            error => StepError::Ready(error),
+        }
     }
 
     async fn step<T>(

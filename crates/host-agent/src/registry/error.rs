@@ -134,6 +134,14 @@ pub enum StepError {
     /// Its guest.
     #[error(transparent)]
     Ready(#[from] ReadyError),
+    /// Its guest answers but cannot be used.
+    #[error("the guest booted from {image} cannot be used: {reason}")]
+    Unusable {
+        /// The image, as the caller named it or as the host is configured.
+        image: String,
+        /// The guest's own reason.
+        reason: String,
+    },
     /// Its guest took too long.
     #[error("the guest did not answer within {} s{}", .limit.as_secs(), tail(.log))]
     BootTimeout {

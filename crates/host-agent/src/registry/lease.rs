@@ -52,7 +52,7 @@ pub(super) fn take(vm: &Arc<Vm>) -> Result<Lease, LeaseError> {
             _slot: slot,
             _counted: counted,
         }),
-        VmState::Creating => Err(LeaseError::Booting { id: id() }),
+        VmState::Creating | VmState::Booting => Err(LeaseError::Booting { id: id() }),
         VmState::Deleting => Err(LeaseError::Deleted { id: id() }),
         VmState::Stopped | VmState::Unknown => Err(stopped(vm)),
     }

@@ -205,7 +205,7 @@ async fn take_over(host: &Arc<Host>, meta: Meta) {
                 host.tasks.spawn(actor.adopted(process))
             });
         }
-        None => enter(host, meta, VmState::Stopped, |actor| {
+        None => enter(host, meta, VmState::Booting, |actor| {
             host.tasks.spawn(actor.boot_again())
         }),
     }

@@ -23,7 +23,9 @@ pub(super) async fn start(
     let id = actor.meta.vm_id.clone();
     match actor.vm.state() {
         VmState::Running => {}
-        VmState::Creating => return Err(SurfaceError::Lease(LeaseError::Booting { id })),
+        VmState::Creating | VmState::Booting => {
+            return Err(SurfaceError::Lease(LeaseError::Booting { id }));
+        }
         VmState::Deleting => return Err(SurfaceError::Lease(LeaseError::Deleted { id })),
         VmState::Stopped | VmState::Unknown => return Err(stopped(actor)),
     }

@@ -281,7 +281,10 @@ fn a_base_image_without_a_shell_is_explained_and_leaves_nothing() {
             ..CreateVmRequest::default()
         };
         let error = agent.client.create(&request).await.unwrap_err().to_string();
-        assert!(error.contains("/bin/sh"), "{error}");
+        assert!(
+            error.contains("image \"bare\"") && error.contains("/bin/sh"),
+            "{error}"
+        );
         assert_eq!(agent.leftovers(), NONE);
     });
 }

@@ -106,8 +106,8 @@ fn a_vmm_or_guest_that_fails_is_explained_and_leaves_nothing() {
                 "did not answer within 1 s; the end of its log: vmm started",
             ),
             (
-                Behaviour::Unusable("the image has no /bin/sh"),
-                "the image has no /bin/sh",
+                Behaviour::Unusable("it has no /bin/sh"),
+                "rootfs-fused.ext4 cannot be used: it has no /bin/sh",
             ),
         ] {
             bench.vmm.behave(behaviour);

@@ -1,7 +1,7 @@
 //! An agent that starts where another one was.
 
 use super::named;
-use crate::registry::{HostError, Registry};
+use crate::registry::{HostError, LeaseError, Registry};
 use crate::testing::{Bench, in_netns, run};
 use crate::vmm::fake::Behaviour;
 use fuse_wire_host::{ExecRequest, VmState};
@@ -71,6 +71,11 @@ fn a_vm_whose_vmm_is_gone_boots_again_where_it_was() {
         bench.vmm.crash("b");
         run("ip", &["link", "del", "fcv2"]);
         let registry = Registry::start(bench.parts()).await.unwrap();
+        assert_eq!(registry.get("b").unwrap().state, Some(VmState::Booting));
+        assert!(matches!(
+            registry.lease("b"),
+            Err(LeaseError::Booting { .. })
+        ));
         until_running(&registry, "b").await;
         assert_eq!(registry.get("b").unwrap().url, made.url);
         assert!(run("ip", &["-4", "addr", "show", "fcv2"]).contains("10.200.2.1/30"));

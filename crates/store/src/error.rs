@@ -218,6 +218,12 @@ pub enum OpenError {
         "the database was migrated by a newer version (it has {0:?}): run that version or a newer one"
     )]
     Newer(String),
+    /// A migration was applied in another wording than this program has.
+    #[error(
+        "the database was made by a development build: its migration {0:?} differs from this program's. \
+         start with a new database, or run the build that made this one"
+    )]
+    Changed(&'static str),
     /// The first reads and writes failed.
     #[error(transparent)]
     Store(#[from] StoreError),

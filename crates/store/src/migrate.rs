@@ -1,11 +1,14 @@
 //! The schema, brought up to date at boot.
 //!
 //! Migrations are append-only: a name that was released never changes. Each
-//! runs in one transaction that also records its name, in the order of names.
+//! runs in one transaction that also records its name and the digest of its
+//! text, in the order of names: a database made by a development build whose
+//! migration was still being written is refused, not half understood.
 //! Two PostgreSQL replicas that start at once take turns by an advisory lock
 //! that lives as long as the transaction.
 
 use fuse_model::now;
+use sha2::{Digest as _, Sha256};
 
 use crate::sql::{Conn, binds};
 use crate::{Engine, OpenError};
@@ -17,18 +20,27 @@ const MIGRATIONS: &[(&str, &str)] = &[("0001_base", include_str!("../migrations/
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7310305820434786405)";
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations \
-     (name TEXT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)";
+     (name TEXT NOT NULL PRIMARY KEY, digest TEXT NOT NULL, applied_at BIGINT NOT NULL)";
+
+/// A migration as the database remembers it.
+struct Applied {
+    name: String,
+    digest: String,
+}
 
 /// Applies what is missing.
 pub(crate) async fn run(conn: &mut Conn, engine: Engine) -> Result<(), OpenError> {
     // An error here usually means a database without any table yet; if it means
     // worse, the next statement says so.
     let applied = applied(conn).await.unwrap_or_default();
-    if let Some(newer) = applied.iter().find(|name| !is_known(name)) {
-        return Err(OpenError::Newer(newer.clone()));
+    if let Some(newer) = applied.iter().find(|done| !is_known(&done.name)) {
+        return Err(OpenError::Newer(newer.name.clone()));
     }
     for (name, sql) in MIGRATIONS {
-        if applied.iter().any(|done| done == name) {
+        if let Some(done) = applied.iter().find(|done| done.name == *name) {
+            if done.digest != digest(sql) {
+                return Err(OpenError::Changed(name));
+            }
             continue;
         }
         if let Err(source) = apply(conn, engine, name, sql).await {
@@ -46,16 +58,26 @@ fn is_known(name: &str) -> bool {
     MIGRATIONS.iter().any(|(known, _)| *known == name)
 }
 
-async fn applied(conn: &mut Conn) -> Result<Vec<String>, sqlx::Error> {
+fn digest(sql: &str) -> String {
+    hex::encode(Sha256::digest(sql))
+}
+
+async fn applied(conn: &mut Conn) -> Result<Vec<Applied>, sqlx::Error> {
     let rows = conn
         .fetch(
-            "SELECT name FROM schema_migrations ORDER BY name",
+            "SELECT name, digest FROM schema_migrations ORDER BY name",
             Vec::new(),
         )
         .await?;
-    let name = |row: &crate::sql::Row| row.columns("schema_migrations").text("name");
+    let read = |row: &crate::sql::Row| {
+        let mut columns = row.columns("schema_migrations");
+        Ok(Applied {
+            name: columns.text("name")?,
+            digest: columns.text("digest")?,
+        })
+    };
     rows.iter()
-        .map(|row| name(row).map_err(|error| sqlx::Error::Decode(error.into())))
+        .map(|row| read(row).map_err(|error: crate::StoreError| sqlx::Error::Decode(error.into())))
         .collect()
 }
 
@@ -71,10 +93,11 @@ async fn apply(
     }
     conn.batch(CREATE).await?;
     // Another replica may have been first while we waited for the lock.
-    if !applied(conn).await?.iter().any(|done| done == name) {
+    if !applied(conn).await?.iter().any(|done| done.name == name) {
         conn.batch(sql).await?;
-        let record = "INSERT INTO schema_migrations (name, applied_at) VALUES ($1, $2)";
-        conn.execute(record, binds![name, now()]).await?;
+        let record = "INSERT INTO schema_migrations (name, digest, applied_at) VALUES ($1, $2, $3)";
+        conn.execute(record, binds![name, digest(sql), now()])
+            .await?;
         tracing::info!(migration = name, "schema migrated");
     }
     conn.batch("COMMIT").await

@@ -37,13 +37,24 @@ async fn a_newer_schema_is_refused(db: Db) {
     server
         .query(
             url,
-            "INSERT INTO schema_migrations VALUES ('9999_future', 0)",
+            "INSERT INTO schema_migrations VALUES ('9999_future', '', 0)",
         )
         .expect("writes");
     let error = Store::open(db.url(), Vault::none())
         .await
         .expect_err("is refused");
     assert!(matches!(error, OpenError::Newer(name) if name == "9999_future"));
+    server
+        .query(
+            url,
+            "DELETE FROM schema_migrations WHERE name = '9999_future'; \
+             UPDATE schema_migrations SET digest = 'another'",
+        )
+        .expect("writes");
+    let error = Store::open(db.url(), Vault::none())
+        .await
+        .expect_err("is refused");
+    assert!(matches!(error, OpenError::Changed("0001_base")));
 }
 
 #[tokio::test]

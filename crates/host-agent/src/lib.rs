@@ -7,11 +7,13 @@
 //! * [`http`]: the host contract on axum, thin;
 //! * [`registry`]: one task per VM owns it and takes its operations in order;
 //! * [`disk`], [`net`], [`vmm`], [`guest`]: what a VM is made of;
-//! * [`serve`], [`probe`]: the subcommands.
+//! * [`serve`], [`probe`]: the subcommands;
+//! * [`report`], [`file_error`]: how errors read.
 
 pub mod capacity;
 pub mod config;
 pub mod disk;
+pub mod file_error;
 pub mod guest;
 pub mod http;
 pub mod net;

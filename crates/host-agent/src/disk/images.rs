@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
+use crate::file_error::{FileError, failed};
+
 use super::copy;
 
 /// Extension of image files.
@@ -67,16 +69,8 @@ pub enum ImageError {
         path: PathBuf,
     },
     /// A file operation failed.
-    #[error("cannot {what} {}", .path.display())]
-    File {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl ImageError {
@@ -85,7 +79,7 @@ impl ImageError {
     pub fn is_request(&self) -> bool {
         match self {
             Self::Name { .. } | Self::Missing { .. } => true,
-            Self::DefaultMissing { .. } | Self::File { .. } => false,
+            Self::DefaultMissing { .. } | Self::File(_) => false,
         }
     }
 }
@@ -135,7 +129,7 @@ impl Images {
     /// # Errors
     /// The store cannot be made.
     pub fn new(default: PathBuf, named: PathBuf, store: PathBuf) -> Result<Self, ImageError> {
-        fs::create_dir_all(&store).map_err(file("create", &store))?;
+        fs::create_dir_all(&store).map_err(failed("create", &store))?;
         // An unreadable index only costs a second read of the images.
         let known: Vec<Known> = fs::read(store.join(INDEX))
             .ok()
@@ -227,14 +221,14 @@ impl Images {
         known: &mut HashMap<Identity, String>,
         path: &Path,
     ) -> Result<String, ImageError> {
-        let meta = fs::metadata(path).map_err(file("read", path))?;
+        let meta = fs::metadata(path).map_err(failed("read", path))?;
         let identity = Identity::of(&meta);
         if let Some(digest) = known.get(&identity) {
             return Ok(digest.clone());
         }
         let digest = match from_manifest(path, &meta) {
             Some(digest) => digest,
-            None => hash(path).map_err(file("read", path))?,
+            None => hash(path).map_err(failed("read", path))?,
         };
         known.insert(identity, digest.clone());
         let list: Vec<Known> = known
@@ -265,10 +259,10 @@ fn pin(path: &Path, pinned: &Path) -> Result<(), ImageError> {
         let _unshared = fs::remove_file(&partial);
         // A hard link copies nothing; another file system needs a copy.
         if fs::hard_link(path, &partial).is_err() {
-            copy::sparse(path, &partial).map_err(file("copy the image to", &partial))?;
+            copy::sparse(path, &partial).map_err(failed("copy the image to", &partial))?;
         }
     }
-    fs::rename(&partial, pinned).map_err(file("rename the image to", pinned))
+    Ok(fs::rename(&partial, pinned).map_err(failed("rename the image to", pinned))?)
 }
 
 fn from_manifest(path: &Path, meta: &fs::Metadata) -> Option<String> {
@@ -307,11 +301,6 @@ fn hash(path: &Path) -> io::Result<String> {
         }
         hasher.update(&buffer[..read]);
     }
-}
-
-fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
-    let path = path.to_owned();
-    move |source| ImageError::File { what, path, source }
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::sync::Mutex;
 
 use thiserror::Error;
 
+use crate::file_error::{FileError, failed};
+
 use super::copy;
 
 /// Largest overlay in GiB: what one ext4 file system of 4 KiB blocks holds on common hosts.
@@ -47,16 +49,8 @@ pub enum OverlayError {
         message: String,
     },
     /// A file operation failed.
-    #[error("cannot {what} {}", .path.display())]
-    File {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl Overlays {
@@ -65,7 +59,7 @@ impl Overlays {
     /// # Errors
     /// The directory cannot be made.
     pub fn new(templates: PathBuf, mkfs: PathBuf) -> Result<Self, OverlayError> {
-        fs::create_dir_all(&templates).map_err(file("create", &templates))?;
+        fs::create_dir_all(&templates).map_err(failed("create", &templates))?;
         Ok(Self {
             templates,
             mkfs,
@@ -94,7 +88,7 @@ impl Overlays {
         }
         let partial = path.with_extension("partial");
         let made = self.mkfs(&partial, gib).and_then(|()| {
-            fs::rename(&partial, &path).map_err(file("rename the template to", &path))
+            Ok(fs::rename(&partial, &path).map_err(failed("rename the template to", &path))?)
         });
         if made.is_err() {
             let _best_effort = fs::remove_file(&partial);
@@ -108,14 +102,14 @@ impl Overlays {
     /// See [`Self::prepare`]; `to` exists or cannot be written.
     pub fn create(&self, to: &Path, gib: u32) -> Result<(), OverlayError> {
         let template = self.prepare(gib)?;
-        copy::sparse(&template, to).map_err(file("write", to))
+        Ok(copy::sparse(&template, to).map_err(failed("write", to))?)
     }
 
     fn mkfs(&self, path: &Path, gib: u32) -> Result<(), OverlayError> {
-        let image = File::create(path).map_err(file("create", path))?;
+        let image = File::create(path).map_err(failed("create", path))?;
         image
             .set_len(u64::from(gib) * 1024 * 1024 * 1024)
-            .map_err(file("set the size of", path))?;
+            .map_err(failed("set the size of", path))?;
         let done = Command::new(&self.mkfs)
             .args(["-q", "-F", "-m", "0", "-L", "fuse-overlay"])
             // Room to grow in place would cost 4 MiB in each overlay, and none is ever grown.
@@ -140,11 +134,6 @@ impl Overlays {
             message: message.lines().take(3).collect::<Vec<_>>().join("; "),
         })
     }
-}
-
-fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OverlayError {
-    let path = path.to_owned();
-    move |source| OverlayError::File { what, path, source }
 }
 
 #[cfg(test)]

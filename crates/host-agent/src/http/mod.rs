@@ -1,8 +1,8 @@
 //! The host contract over HTTP/1.1. Thin: read, one call, answer.
 //!
-//! [`server`] accepts connections and bounds them, [`auth`] asks for the token before anything
-//! else, [`body`] reads a request body by the contract's rules, [`routes`] are the handlers, and
-//! [`error`] alone maps errors to statuses and texts.
+//! [`server`] accepts connections and bounds them, `auth` asks for the token before anything
+//! else, `body` reads a request body by the contract's rules, `routes` are the handlers, and
+//! `error` alone maps errors to statuses and texts.
 
 mod auth;
 mod body;

@@ -13,6 +13,7 @@ use super::meta::{Meta, MetaError, Metas};
 use super::tables::Tables;
 use crate::config::{Config, PublicHost};
 use crate::disk::{ImageError, Images, OverlayError, Overlays};
+use crate::file_error::failed;
 use crate::net::{Binding, Firewall, FirewallError, Forward, LinkError, Links};
 use crate::vmm::{BootSource, MachineSpec, Nic, Vmm};
 use fuse_wire_guest::boot::{BootParams, KERNEL_ARGS, Network};
@@ -123,11 +124,7 @@ impl Host {
         let (metas, meta) = (Arc::clone(&self.metas), meta.clone());
         let saved = tokio::task::spawn_blocking(move || metas.save(&meta)).await;
         saved.unwrap_or_else(|lost| {
-            Err(MetaError::File {
-                what: "write",
-                path: self.config.paths.state.clone(),
-                source: std::io::Error::other(lost),
-            })
+            Err(failed("write", &self.config.paths.state)(std::io::Error::other(lost)).into())
         })
     }
 

@@ -12,6 +12,8 @@ use fuse_wire_host::start_agent::Protocol;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::file_error::{FileError, failed};
+
 use crate::net::Slot;
 use crate::vmm::ProcessId;
 
@@ -125,16 +127,8 @@ impl Phase {
 #[derive(Debug, Error)]
 pub enum MetaError {
     /// A file operation failed.
-    #[error("cannot {what} {}", .path.display())]
-    File {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A meta that does not parse.
     #[error("{} does not parse", .path.display())]
     Damaged {
@@ -172,14 +166,17 @@ impl Metas {
     /// # Errors
     /// The directory cannot be made or read.
     pub fn open(root: PathBuf) -> Result<Self, MetaError> {
-        fs::create_dir_all(&root).map_err(file("create", &root))?;
-        for entry in fs::read_dir(&root).map_err(file("read", &root))?.flatten() {
+        fs::create_dir_all(&root).map_err(failed("create", &root))?;
+        for entry in fs::read_dir(&root)
+            .map_err(failed("read", &root))?
+            .flatten()
+        {
             if entry
                 .file_name()
                 .to_str()
                 .is_some_and(|name| name.starts_with(STAGED))
             {
-                fs::remove_dir_all(entry.path()).map_err(file("remove", &entry.path()))?;
+                fs::remove_dir_all(entry.path()).map_err(failed("remove", &entry.path()))?;
             }
         }
         Ok(Self { root })
@@ -198,10 +195,10 @@ impl Metas {
     pub fn create(&self, meta: &Meta) -> Result<(), MetaError> {
         let staged = self.root.join(format!("{STAGED}{}", meta.vm_id));
         let dir = self.dir(&meta.vm_id);
-        fs::create_dir(&staged).map_err(file("create", &staged))?;
+        fs::create_dir(&staged).map_err(failed("create", &staged))?;
         // Not synced: after a crash of the host nothing else of the VM exists either.
         let made = write(&staged.join(META), meta, Sync::No)
-            .and_then(|()| fs::rename(&staged, &dir).map_err(file("create", &dir)));
+            .and_then(|()| Ok(fs::rename(&staged, &dir).map_err(failed("create", &dir))?));
         if made.is_err() {
             let _best_effort = fs::remove_dir_all(&staged);
         }
@@ -216,10 +213,9 @@ impl Metas {
         let dir = self.dir(&meta.vm_id);
         let (path, partial) = (dir.join(META), dir.join("meta.tmp"));
         write(&partial, meta, Sync::Yes)?;
-        fs::rename(&partial, &path).map_err(file("replace", &path))?;
-        fs::File::open(&dir)
-            .and_then(|d| d.sync_all())
-            .map_err(file("sync", &dir))
+        fs::rename(&partial, &path).map_err(failed("replace", &path))?;
+        let synced = fs::File::open(&dir).and_then(|d| d.sync_all());
+        Ok(synced.map_err(failed("sync", &dir))?)
     }
 
     /// Everything in the directory, sorted by name.
@@ -227,7 +223,7 @@ impl Metas {
     /// # Errors
     /// The directory cannot be read.
     pub fn load(&self) -> Result<Vec<Found>, MetaError> {
-        let entries = fs::read_dir(&self.root).map_err(file("read", &self.root))?;
+        let entries = fs::read_dir(&self.root).map_err(failed("read", &self.root))?;
         let mut names: Vec<_> = entries
             .flatten()
             .filter_map(|e| e.file_name().into_string().ok())
@@ -238,11 +234,10 @@ impl Metas {
             .map(|name| match read(&self.dir(&name).join(META)) {
                 Ok(meta) if meta.vm_id == name => Found::Vm(Box::new(meta)),
                 Ok(_) => Found::Damaged {
-                    error: MetaError::File {
-                        what: "believe",
-                        path: self.dir(&name).join(META),
-                        source: io::Error::other("it names another VM"),
-                    },
+                    error: failed("believe", &self.dir(&name).join(META))(io::Error::other(
+                        "it names another VM",
+                    ))
+                    .into(),
                     name,
                 },
                 Err(error) => Found::Damaged { name, error },
@@ -273,25 +268,20 @@ fn write(path: &Path, meta: &Meta, sync: Sync) -> Result<(), MetaError> {
         path: path.to_owned(),
         source,
     })?;
-    let mut out = fs::File::create(path).map_err(file("create", path))?;
-    out.write_all(&text).map_err(file("write", path))?;
+    let mut out = fs::File::create(path).map_err(failed("create", path))?;
+    out.write_all(&text).map_err(failed("write", path))?;
     if sync == Sync::Yes {
-        out.sync_all().map_err(file("sync", path))?;
+        out.sync_all().map_err(failed("sync", path))?;
     }
     Ok(())
 }
 
 fn read(path: &Path) -> Result<Meta, MetaError> {
-    let text = fs::read(path).map_err(file("read", path))?;
+    let text = fs::read(path).map_err(failed("read", path))?;
     serde_json::from_slice(&text).map_err(|source| MetaError::Damaged {
         path: path.to_owned(),
         source,
     })
-}
-
-fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MetaError {
-    let path = path.to_owned();
-    move |source| MetaError::File { what, path, source }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! [`Registry`] is the table of VMs and the only way to them. Each VM is owned by one task
 //! (`actor`), which takes its lifecycle operations in order, so different VMs never wait for each
-//! other. Commands and uploads run beside it under a [`lease`](lease::Lease) that a delete cancels.
+//! other. Commands and uploads run beside it under a [`Lease`] that a delete cancels.
 //!
 //! ```text
 //! create ─> creating ──────────> running ──(VMM ends)──> stopped
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! What a VM may own on the host is written to its [`meta`] before it is made, so whatever happens
-//! to the agent, the next start adopts, boots or removes it ([`reattach`]).
+//! to the agent, the next start adopts, boots or removes it (`reattach`).
 
 mod actor;
 mod bring_up;

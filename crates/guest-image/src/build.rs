@@ -9,6 +9,9 @@ use crate::distro::System;
 use crate::manifest::{FileEntry, Image, Manifest, Parts};
 use crate::{INITRAMFS, ImageError, MANIFEST, base, digest, initramfs};
 
+#[cfg(test)]
+mod tests;
+
 /// Told what the build is doing, in words for people.
 pub type Progress<'a> = dyn FnMut(&str) + 'a;
 

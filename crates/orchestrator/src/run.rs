@@ -15,6 +15,9 @@ use crate::{
     server::{self, Listening},
 };
 
+/// Bound of closing the store, on top of the shutdown timeout.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Serves until SIGINT or SIGTERM, then drains.
 ///
 /// # Errors
@@ -54,27 +57,31 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         draining.begin_shutdown();
         signals.cancel();
     };
-    let drained = async {
+    let overdue = async {
         stop.cancelled().await;
         tokio::time::sleep(config.shutdown_timeout).await;
     };
+    let orderly = async {
+        tokio::join!(served, until_signal);
+        control.finished().await;
+    };
     tokio::select! {
-        ((), ()) = async { tokio::join!(served, until_signal) } => finish(&control, &store, config.shutdown_timeout).await,
-        () = drained => tracing::warn!("some requests did not end within the shutdown timeout"),
+        () = orderly => {}
+        () = overdue => tracing::warn!(
+            "some requests or operations did not end within the shutdown timeout; \
+             what they left unfinished is picked up at the next start"
+        ),
     }
+    close(&store).await;
     Ok(())
 }
 
-/// The last operations end and the store is closed, within the same ceiling.
-async fn finish(control: &Control, store: &Store, ceiling: Duration) {
-    if tokio::time::timeout(ceiling, control.finished())
-        .await
-        .is_err()
-    {
-        tracing::warn!("some operations did not end within the shutdown timeout");
+/// Finishes the writes under way and gives the leases back.
+async fn close(store: &Store) {
+    match tokio::time::timeout(CLOSE_LIMIT, store.close()).await {
+        Ok(()) => tracing::info!("stopped"),
+        Err(_) => tracing::warn!("the store did not close in time"),
     }
-    store.close().await;
-    tracing::info!("stopped");
 }
 
 async fn wait_for_signal() {

@@ -41,6 +41,8 @@ impl ProviderError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
+            // It works, it is only full: the same request may do later.
+            Self::Host(HostError::Busy { .. }) => ErrorKind::Unavailable,
             Self::Host(_) => ErrorKind::Internal,
         }
     }

@@ -36,9 +36,21 @@ impl Program {
         command
             .env("ORCH_LISTEN", "127.0.0.1:0")
             .envs(env.iter().copied());
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let base = loop {
+        let http = crate::support::http_client();
+        // Made before anything can fail, so that the child does not stay behind.
+        let mut program = Self {
+            child,
+            base: String::new(),
+            lines: None,
+            http,
+        };
+        program.base = loop {
             let mut line = String::new();
             assert!(
                 lines.read_line(&mut line).unwrap() > 0,
@@ -48,13 +60,8 @@ impl Program {
                 break format!("http://{}", rest.split(' ').next().unwrap());
             }
         };
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self {
-            child,
-            base,
-            lines: Some(lines),
-            http,
-        }
+        program.lines = Some(lines);
+        program
     }
 
     async fn call(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> (u16, Value) {

@@ -59,6 +59,13 @@ pub(crate) struct Orchestrator {
     serving: JoinSet<()>,
 }
 
+/// A client that knows no proxy. Its TLS library wants a provider first.
+pub(crate) fn http_client() -> reqwest::Client {
+    // An error means that there is one.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
 /// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -126,7 +133,7 @@ impl Orchestrator {
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
         serving.spawn(listening.serve(surface, stop.clone()));
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = http_client();
         Self {
             control,
             base,

@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
+use crate::wait::GiveUp;
+
 /// How long an orderly stop may take before it counts as hung.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -81,7 +83,8 @@ impl Daemon {
     /// When it has ended.
     pub fn still_runs(&mut self) -> Result<()> {
         if let Some(status) = self.ended()? {
-            bail!("{} ended with {status}:\n{}", self.name, self.log_tail());
+            let text = format!("{} ended with {status}:\n{}", self.name, self.log_tail());
+            return Err(GiveUp(text).into());
         }
         Ok(())
     }

@@ -33,4 +33,4 @@ pub use guest::{ExecResult, Guest};
 pub use skip::{SkipReason, missing_for_guests, report_skip};
 pub use slot::{Slot, free_port};
 pub use stack::{Database, Stack, StackOptions, VmRecord, boot_permit};
-pub use wait::until;
+pub use wait::{GiveUp, until};

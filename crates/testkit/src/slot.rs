@@ -124,7 +124,9 @@ impl Slot {
     /// Prefix of tap names.
     #[must_use]
     pub fn tap_prefix(&self) -> String {
-        format!("ft{}v", self.number)
+        // Letters only: the digits behind the prefix are the guest's number.
+        let letter = char::from_u32(u32::from(b'a') + u32::from(self.number)).unwrap_or('z');
+        format!("ft{letter}v")
     }
 
     /// Name of the nftables table.

@@ -1,6 +1,6 @@
 //! A host that is not fit: full disk, port in use, a second instance, missing pieces. One message each, nothing made.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -20,8 +20,6 @@ pub(crate) async fn disk_is_full(_: Suite) -> Result<()> {
     let fc_dir = small_file_system(&slot)?;
     let options = StackOptions {
         fc_dir: Some(fc_dir.clone()),
-        // The default keeps a gigabyte free, which is more than this file system has.
-        agent_env: vec![("FUSE_MIN_FREE_MB".into(), "8".into())],
         ..StackOptions::default()
     };
     let stack = Stack::start_in(slot, options).await?;
@@ -77,7 +75,8 @@ pub(crate) async fn second_instances_and_ports_in_use(suite: Suite) -> Result<()
         said.contains(&*stack.fc_dir().to_string_lossy()),
         "does not name the state directory: {said}"
     );
-    env = agent_env(stack.image(), stack.bins(), &other.dir().join("fc"), &other)?;
+    let other_dir = fc_dir(&other, stack.image())?;
+    env = agent_env(stack.image(), stack.bins(), &other_dir, &other)?;
     env.push((
         "FC_AGENT_PORT".into(),
         stack.slot().agent_port().to_string(),
@@ -96,13 +95,7 @@ pub(crate) async fn second_instances_and_ports_in_use(suite: Suite) -> Result<()
         "the refused programs left:\n{}",
         left.join("\n")
     );
-    std::fs::remove_dir_all(other.dir()).or_else(|e| {
-        if e.kind() == std::io::ErrorKind::NotFound {
-            Ok(())
-        } else {
-            Err(e)
-        }
-    })?;
+    std::fs::remove_dir_all(other.dir())?;
     Ok(())
 }
 
@@ -110,9 +103,7 @@ pub(crate) async fn second_instances_and_ports_in_use(suite: Suite) -> Result<()
 pub(crate) async fn missing_pieces_are_named(_: Suite) -> Result<()> {
     let (bins, image, slot) = (Bins::find()?, Image::find()?, Slot::claim()?);
     let agent = bins.path("fc-agent")?;
-    let fc_dir = slot.dir().join("fc");
-    std::fs::create_dir_all(&fc_dir)?;
-    std::os::unix::fs::symlink(image.kernel(), fc_dir.join("vmlinux.bin"))?;
+    let fc_dir = fc_dir(&slot, &image)?;
     let complete = agent_env(&image, &bins, &fc_dir, &slot)?;
     let with = |name: &str, value: &str| -> Vec<(String, String)> {
         let mut env: Vec<_> = complete
@@ -127,17 +118,19 @@ pub(crate) async fn missing_pieces_are_named(_: Suite) -> Result<()> {
     let nowhere = nowhere.to_string_lossy();
     for (env, expected) in [
         (with("FC_AGENT_TOKEN", ""), "FC_AGENT_TOKEN"),
-        (with("FC_BIN", &nowhere), "FC_BIN"),
-        (with("BASE_ROOTFS", &nowhere), "BASE_ROOTFS"),
-        (with("FC_INITRD", &nowhere), "FC_INITRD"),
+        (with("FC_BIN", &nowhere), &*nowhere),
+        (with("BASE_ROOTFS", &nowhere), &*nowhere),
+        (with("FC_INITRD", &nowhere), &*nowhere),
         (with("FC_DIR", &nowhere), "vmlinux.bin"),
-        (with("PATH", &nowhere), "mkfs.ext4"),
         (with("PUBLIC_HOST", "not a host"), "PUBLIC_HOST"),
         (with("FC_AGENT_PORT", "eighty"), "FC_AGENT_PORT"),
     ] {
         let said = refused(&agent, &env)?;
         ensure!(said.contains(expected), "does not name {expected}: {said}");
         ensure!(!said.contains("panicked"), "{said}");
+    }
+    for tool in ["mkfs.ext4", "nft"] {
+        missing_tool_is_named(&agent, &complete, tool)?;
     }
     unprivileged_is_refused(&agent, &complete)?;
     let left = fuse_testkit::leftovers::find(&slot);
@@ -152,9 +145,7 @@ pub(crate) async fn missing_pieces_are_named(_: Suite) -> Result<()> {
 
 /// The control of [`missing_pieces_are_named`]: its environment is otherwise sound.
 async fn a_good_agent_still_starts(bins: &Bins, image: &Image, slot: &Slot) -> Result<()> {
-    let fc_dir = slot.dir().join("fc");
-    std::fs::create_dir_all(&fc_dir)?;
-    std::os::unix::fs::symlink(image.kernel(), fc_dir.join("vmlinux.bin"))?;
+    let fc_dir = fc_dir(slot, image)?;
     let env = agent_env(image, bins, &fc_dir, slot)?;
     let mut agent = Daemon::spawn(
         "fc-agent",
@@ -198,25 +189,47 @@ fn agent_env(
     Ok(env)
 }
 
+/// A root directory for an agent, with a kernel in it.
+fn fc_dir(slot: &Slot, image: &Image) -> Result<PathBuf> {
+    let dir = slot.dir().join("fc");
+    std::fs::create_dir_all(&dir)?;
+    std::os::unix::fs::symlink(image.kernel(), dir.join("vmlinux.bin"))?;
+    Ok(dir)
+}
+
 /// Runs a program that must refuse to start; what it said.
 fn refused(program: &Path, env: &[(String, String)]) -> Result<String> {
-    let mut command = Command::new("timeout");
+    let mut command = Command::new("/usr/bin/timeout");
     command
         .arg(REFUSAL_DEADLINE.as_secs().to_string())
         .arg(program);
     outcome(&mut command, env)
 }
 
+/// In a mount namespace in which the tool is covered.
+fn missing_tool_is_named(agent: &Path, env: &[(String, String)], tool: &str) -> Result<()> {
+    let script = "mount --bind /dev/null \"/usr/sbin/$1\" && exec timeout \"$2\" \"$0\"";
+    let mut command = Command::new("/usr/bin/unshare");
+    command
+        .args(["--mount", "sh", "-c", script])
+        .arg(agent)
+        .arg(tool);
+    command.arg(REFUSAL_DEADLINE.as_secs().to_string());
+    let said = outcome(&mut command, env)?;
+    ensure!(said.contains(tool), "does not name {tool}: {said}");
+    Ok(())
+}
+
 fn unprivileged_is_refused(agent: &Path, env: &[(String, String)]) -> Result<()> {
     // A copy, because the build directory may not be readable by others.
     let copy = std::env::temp_dir().join(format!("fuse-e2e-agent-{}", std::process::id()));
     std::fs::copy(agent, &copy)?;
-    let mut command = Command::new("setpriv");
+    let mut command = Command::new("/usr/bin/setpriv");
     command.args([
         "--reuid=65534",
         "--regid=65534",
         "--clear-groups",
-        "timeout",
+        "/usr/bin/timeout",
     ]);
     command
         .arg(REFUSAL_DEADLINE.as_secs().to_string())
@@ -256,42 +269,31 @@ fn outcome(command: &mut Command, env: &[(String, String)]) -> Result<String> {
     Ok(said)
 }
 
-/// An ext4 of 48 MiB in the slot's directory, mounted; the teardown unmounts it.
-fn small_file_system(slot: &Slot) -> Result<std::path::PathBuf> {
+/// An ext4 of 5 GiB (a sparse file) in the slot's directory, mounted; the teardown unmounts it.
+fn small_file_system(slot: &Slot) -> Result<PathBuf> {
     std::fs::create_dir_all(slot.dir())?;
     let (file, point) = (slot.dir().join("small.img"), slot.dir().join("small"));
     std::fs::create_dir_all(&point)?;
-    std::fs::File::create(&file)?.set_len(48 << 20)?;
-    for command in [
-        Command::new("mkfs.ext4").arg("-q").arg(&file),
-        Command::new("mount")
-            .args(["-o", "loop"])
-            .arg(&file)
-            .arg(&point),
-    ] {
-        let output = command
-            .output()
-            .with_context(|| format!("start {command:?}"))?;
-        ensure!(
-            output.status.success(),
-            "{command:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
+    std::fs::File::create(&file)?.set_len(5 << 30)?;
+    run(Command::new("mkfs.ext4").arg("-q").arg(&file))?;
+    run(Command::new("mount")
+        .args(["-o", "loop"])
+        .arg(&file)
+        .arg(&point))?;
     Ok(point.join("fc"))
 }
 
-/// Leaves no more than a few blocks free.
+/// Leaves some MiB free, without writing any.
 fn fill(dir: &Path) -> Result<()> {
-    let output = Command::new("sh")
-        .args(["-c", "head -c 1G /dev/zero > \"$0\"; true"])
-        .arg(dir.join("filler"))
+    let filler = dir.join("filler");
+    run(Command::new("fallocate").args(["-l", "4500M"]).arg(&filler))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command
         .output()
-        .context("fill the file system")?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+        .with_context(|| format!("start {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {said}");
     Ok(())
 }

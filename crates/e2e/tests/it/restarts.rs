@@ -171,23 +171,25 @@ async fn settled(stack: &Stack, id: &str) -> Result<Option<Value>> {
     Ok(Some(object))
 }
 
-/// Waits until the running orchestrator has completed `count` more reconcile cycles.
-async fn reconcile_cycles(stack: &Stack, count: u64) -> Result<()> {
+/// Waits until the running orchestrator has looked at its host in `count` more reconcile cycles.
+async fn reconcile_cycles(stack: &Stack, count: u32) -> Result<()> {
     let api = stack.api()?;
-    let cycles = async || -> Result<u64> {
-        let text = api.get("/metrics").await?.expect(200)?.text();
-        let line = text
-            .lines()
-            .find_map(|l| l.strip_prefix("orchestrator_reconcile_cycles_total "));
-        Ok(line.context("no cycle counter")?.trim().parse()?)
+    let checked_at = async || -> Result<String> {
+        let host = api.get("/v1/hosts/h1").await?.expect(200)?.json()?;
+        let at = host["agent"]["checked_at"].as_str();
+        Ok(at
+            .with_context(|| format!("never looked at: {host}"))?
+            .to_owned())
     };
-    let goal = cycles().await? + count;
-    until("reconcile cycles", Duration::from_secs(60), || async {
-        let now = cycles().await?;
-        ensure!(now >= goal, "{now} of {goal}");
-        Ok(())
-    })
-    .await
+    for _ in 0..count {
+        let before = checked_at().await.unwrap_or_default();
+        until("a reconcile cycle", Duration::from_secs(60), || async {
+            ensure!(checked_at().await? != before, "not since {before}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 /// What must not change in a restart.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fuse_testkit::scan::{self, Needle, ProcessWatch};
-use fuse_testkit::{Stack, boot_permit};
+use fuse_testkit::{Fuse, Guest, Stack, boot_permit};
 
 use crate::failing::expect_nothing_of;
 use crate::suite::{Suite, project};
@@ -68,6 +68,16 @@ pub(crate) async fn secret_is_only_in_the_guest(suite: Suite) -> Result<()> {
         "the secret is in an argument inside the guest"
     );
 
+    what_is_shown(&fuse, stack, &guest, &needle).await?;
+    what_is_written(stack, &guest, &needle).await?;
+
+    let record = stack.record(&guest.id)?;
+    guest.destroy().await?;
+    stack.expect_gone(&record)
+}
+
+/// Events and the environment object.
+async fn what_is_shown(fuse: &Fuse, stack: &Stack, guest: &Guest, needle: &Needle) -> Result<()> {
     let mut events = stack.api()?.events(&guest.id).await?;
     events.until_state(&["running"], STATE_DEADLINE).await?;
     ensure!(!needle.is_in(events.raw()), "the secret is in an event");
@@ -79,8 +89,23 @@ pub(crate) async fn secret_is_only_in_the_guest(suite: Suite) -> Result<()> {
         !needle.is_in(object.stdout.as_bytes()),
         "the secret is in the environment object"
     );
+    Ok(())
+}
+
+/// Logs, databases, disks; first that the search finds what is there.
+async fn what_is_written(stack: &Stack, guest: &Guest, needle: &Needle) -> Result<()> {
     guest.ok("sync").await?;
-    expect_nowhere(stack, &needle, "the task's secret")?;
+    // The search works: what is no secret is found in the database, the logs and on the guest's disk.
+    let found = scan::files(&stack.dir(), &Needle::new("hello there in /srv/work"))?;
+    ensure!(
+        found.iter().any(|f| f.ends_with("overlay.img")),
+        "not on the disk but in {found:?}"
+    );
+    ensure!(
+        database_contains(stack, &Needle::new(&guest.id))?,
+        "the id is not in the database"
+    );
+    expect_nowhere(stack, needle, "the task's secret")?;
     for (token, name) in [
         (stack.token(), "ORCH_AUTH_TOKEN"),
         (stack.agent_token(), "FC_AGENT_TOKEN"),
@@ -93,9 +118,7 @@ pub(crate) async fn secret_is_only_in_the_guest(suite: Suite) -> Result<()> {
         );
     }
 
-    let record = stack.record(&guest.id)?;
-    guest.destroy().await?;
-    stack.expect_gone(&record)
+    Ok(())
 }
 
 /// A step that prints the secret and fails: phase, status and text come back, without the value.

@@ -26,7 +26,7 @@ struct Inner {
     runtime: Runtime,
     stack: OnceCell<Stack>,
     missing: Option<String>,
-    /// Watches for Ctrl-C.
+    /// Watches for Ctrl-C and SIGTERM.
     _interrupt: JoinSet<()>,
 }
 
@@ -69,7 +69,7 @@ impl Suite {
                 .block_on(async { tokio::time::timeout(TEST_DEADLINE, test(suite.clone())).await });
             match result {
                 Ok(Ok(())) => Ok(Completion::Completed),
-                Ok(Err(error)) => Err(Failed::from(format!("{error:?}"))),
+                Ok(Err(error)) => Err(Failed::from(report(&error))),
                 Err(_) => Err(Failed::from(format!(
                     "did not end within {TEST_DEADLINE:?}"
                 ))),
@@ -107,13 +107,18 @@ impl Suite {
     }
 }
 
-/// Guests run in sessions of their own, so Ctrl-C does not reach them: it is passed on here.
+/// Guests run in sessions of their own, so Ctrl-C and SIGTERM do not reach them: they are passed on here.
 #[expect(
     clippy::exit,
     reason = "an interrupted run ends at once, in the middle of any test"
 )]
 async fn clean_up_on_interrupt() {
-    if tokio::signal::ctrl_c().await.is_ok() {
+    use tokio::signal::unix::{SignalKind, signal};
+    if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
         if let Err(error) = Slot::purge_held() {
             say(&format!(
                 "interrupted, and not all could be removed: {error:#}"
@@ -153,6 +158,19 @@ fn keep_logs(stack: &Stack, name: &str) {
     if let Err(error) = stack.save_logs(&target) {
         say(&format!("logs of {name} not kept: {error:#}"));
     }
+}
+
+/// The chain of causes on one line and, with `RUST_BACKTRACE=1`, the lines of the suite that it came through.
+fn report(error: &anyhow::Error) -> String {
+    let trace = error.backtrace().to_string();
+    let ours = trace
+        .lines()
+        .map(str::trim)
+        .filter(|l| l.contains("tests/it/") && !l.contains("suite.rs"));
+    std::iter::once(format!("{error:#}"))
+        .chain(ours.map(str::to_owned))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// A line on stderr.

@@ -17,8 +17,9 @@ use crate::power;
 use crate::reaper::Reaper;
 use crate::surface::supervise::Supervisor;
 
-/// Threads that run requests. None of them blocks, so two are plenty.
-const WORKERS: usize = 2;
+/// Threads that run requests, at most. None of them blocks, so two are plenty;
+/// more than there are CPUs would only hand work to each other.
+const MAX_WORKERS: usize = 2;
 
 /// Threads for file system work and starting processes.
 const BLOCKING_THREADS: usize = 48;
@@ -27,8 +28,9 @@ const BLOCKING_THREADS: usize = 48;
 /// the VM; by then there is nothing to save.
 pub(crate) fn run() -> ExitCode {
     let boot = init::boot();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
+        .worker_threads(cpus.min(MAX_WORKERS))
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build();

@@ -47,6 +47,9 @@ pub enum Error {
         /// Its state.
         state: State,
     },
+    /// The record says that it runs, its host says that it does not.
+    #[error("vm not running: {0}")]
+    Stopped(String),
     /// No host can take the environment.
     #[error(transparent)]
     Placement(#[from] PlacementRefusal),
@@ -159,9 +162,10 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Missing(_) => ErrorKind::NotFound,
-            Self::TaskAssigned { .. } | Self::NotRunning { .. } | Self::HostInUse { .. } => {
-                ErrorKind::Conflict
-            }
+            Self::TaskAssigned { .. }
+            | Self::NotRunning { .. }
+            | Self::Stopped(_)
+            | Self::HostInUse { .. } => ErrorKind::Conflict,
             Self::ScriptBound { .. } => ErrorKind::Invalid,
             Self::Placement(e) => e.kind(),
             Self::Create(e) => e.kind,
@@ -187,6 +191,7 @@ impl Error {
             Self::Missing(_)
             | Self::ScriptBound { .. }
             | Self::NotRunning { .. }
+            | Self::Stopped(_)
             | Self::Register(_)
             | Self::Provider { .. }
             | Self::DestroyPending(_)

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, State};
-use fuse_wire_host::{ExecRequest, ExecResponse};
+use fuse_wire_host::{ExecRequest, ExecResponse, HostError};
 
-use crate::{Control, Error};
+use crate::{Control, Error, provider::ProviderError};
 
 /// The activity clock is written at most this often.
 const ACTIVITY_GRANULARITY: Duration = Duration::from_secs(30);
@@ -51,13 +51,7 @@ impl Control {
             .providers
             .of(environment.host_id.as_ref())
             .await?;
-        provider
-            .exec(id, &command.request())
-            .await
-            .map_err(|source| Error::Provider {
-                operation: "exec",
-                source,
-            })
+        provider.exec(id, &command.request()).await.map_err(refused)
     }
 
     /// Keeps the environment from counting as idle. Best effort: a failed write only
@@ -76,5 +70,16 @@ impl Control {
         {
             tracing::warn!(vm_id = %environment.id, error = %crate::error::chain(&e), "cannot note activity");
         }
+    }
+}
+
+/// A host's conflict means that the VM has ended by itself.
+fn refused(source: ProviderError) -> Error {
+    match source {
+        ProviderError::Host(HostError::Conflict { text, .. }) => Error::Stopped(text),
+        source => Error::Provider {
+            operation: "exec",
+            source,
+        },
     }
 }

@@ -40,6 +40,8 @@ pub struct Listed {
     pub owner: Option<String>,
     /// The boot that its guest is in; `None` while it boots, or when the host does not say.
     pub boot_id: Option<String>,
+    /// Its VMM has ended and its host does not boot it again.
+    pub stopped: bool,
 }
 
 /// What a place said about its VMs.
@@ -58,6 +60,8 @@ pub enum Listing {
 pub enum Action {
     /// The VM of this running environment is gone.
     MarkLost(EnvironmentId),
+    /// The VM of this running environment has ended by itself: destroy what is left.
+    EndStopped(EnvironmentId),
     /// The VM of this environment was destroyed: remove the record.
     Reap(EnvironmentId),
     /// Try again to destroy the VM of this environment.
@@ -79,6 +83,8 @@ pub enum Action {
 pub struct Memory {
     /// Orphans by place and name.
     orphans: BTreeMap<(String, String), Orphan>,
+    /// Running environments whose VM was listed as stopped in the last cycle.
+    stopped: BTreeSet<EnvironmentId>,
     /// Environments whose destroy is being retried.
     retries: BTreeMap<EnvironmentId, Backoff>,
 }
@@ -145,12 +151,16 @@ impl Memory {
             })
             .collect();
         let mut retries = BTreeMap::new();
+        let mut stopped = BTreeSet::new();
         for environment in tracked.iter().filter(|environment| !environment.busy) {
             let found = match listings.get(&environment.place) {
                 Some(Listing::Vms(_)) => index
                     .get(environment.place.as_str())
                     .and_then(|vms| vms.get(environment.id.as_str()))
-                    .map_or(Found::Absent, |vm| Found::Listed(vm.boot_id.as_deref())),
+                    .map_or(Found::Absent, |vm| match vm.stopped {
+                        true => Found::Stopped,
+                        false => Found::Listed(vm.boot_id.as_deref()),
+                    }),
                 Some(Listing::NoInventory) => Found::Assumed,
                 Some(Listing::Unknown) | None => {
                     plan.unsettled = true;
@@ -163,7 +173,7 @@ impl Memory {
             };
             match (environment.state == State::Destroying, found) {
                 (true, Found::Absent) => plan.actions.push(Action::Reap(environment.id.clone())),
-                (true, Found::Listed(_) | Found::Assumed) => {
+                (true, Found::Listed(_) | Found::Stopped | Found::Assumed) => {
                     let (due, backoff) = Backoff::tick(self.retries.get(&environment.id));
                     retries.insert(environment.id.clone(), backoff);
                     if due {
@@ -171,9 +181,22 @@ impl Memory {
                             .push(Action::RetryDestroy(environment.id.clone()));
                     }
                 }
+                (false, Found::Stopped) => {
+                    if environment.state.is_in(&State::MAY_BE_ABSENT) {
+                        continue;
+                    }
+                    // Once may be a host that has not come round to booting it again.
+                    if self.stopped.contains(&environment.id) {
+                        plan.actions
+                            .push(Action::EndStopped(environment.id.clone()));
+                    }
+                    plan.unsettled = true;
+                    stopped.insert(environment.id.clone());
+                }
                 (false, found) => plan_living(environment, &found, plan),
             }
         }
+        self.stopped = stopped;
         self.retries = retries;
     }
 
@@ -245,6 +268,8 @@ enum Found<'a> {
     Absent,
     /// It is there, in this boot.
     Listed(Option<&'a str>),
+    /// It is there and has ended.
+    Stopped,
     /// There is no listing that could say otherwise.
     Assumed,
 }
@@ -266,7 +291,7 @@ fn plan_living(environment: &Tracked, found: &Found<'_>, plan: &mut Plan) {
                 (_, Some(_)) => {}
             }
         }
-        Found::Listed(_) | Found::Assumed => {}
+        Found::Listed(_) | Found::Stopped | Found::Assumed => {}
     }
 }
 

@@ -58,6 +58,7 @@ fn found(view: VmView) -> FoundVm {
         url: view.url,
         owner: view.owner,
         boot_id: view.boot_id.filter(|_| up),
+        stopped: view.state == Some(VmState::Stopped),
     }
 }
 

@@ -77,6 +77,8 @@ pub(crate) struct FoundVm {
     /// The boot that its guest is in; `None` while it boots, or when the provider does
     /// not say.
     pub(crate) boot_id: Option<String>,
+    /// It has ended and its host does not boot it again.
+    pub(crate) stopped: bool,
 }
 
 /// Something that makes, finds and removes VMs and talks to their guests.

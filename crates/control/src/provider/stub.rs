@@ -18,6 +18,7 @@ fn found(vm: &EnvironmentId) -> FoundVm {
         url: format!("fc://{vm}"),
         owner: None,
         boot_id: None,
+        stopped: false,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
 };
 
 const LOST: &str = "vm missing from provider";
+const STOPPED: &str = "vm stopped on its host";
 const NOT_RECOVERED: &str = "vm missing from provider during recovery";
 
 impl Control {
@@ -72,6 +73,11 @@ impl Control {
                     self.remove_destroyed(record).await?;
                 }
             }
+            Action::EndStopped(id) => {
+                if let Some(record) = picture.records.get(id) {
+                    self.end_stopped(record).await?;
+                }
+            }
             Action::SetUpAgain(id) => {
                 if let Some(record) = picture.records.get(id) {
                     self.set_up_again(record).await?;
@@ -114,6 +120,31 @@ impl Control {
             .await?
         {
             Guarded::Updated(lost) => self.remove_destroyed(&lost).await,
+            // It moved on since the table was read: the next cycle looks again.
+            Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(()),
+        }
+    }
+
+    /// The VM has ended by itself; its disk and network are still on the host.
+    async fn end_stopped(&self, record: &Environment) -> Result<(), Error> {
+        if self.is_at_work(record) {
+            return Ok(());
+        }
+        tracing::warn!(vm_id = %record.id, "{STOPPED}");
+        let change = Change {
+            error: Some(STOPPED.to_owned()),
+            task: TaskChange::Failed(STOPPED.to_owned()),
+            operation: OperationChange::Begin(OperationKind::Destroy, OPERATION_TTL),
+            audit: audit::destroying(record, Reason::Missing, STOPPED),
+            ..Change::default()
+        };
+        let stored = self
+            .inner
+            .store
+            .environment_transition(record, Trigger::Lost, change)
+            .await?;
+        match stored {
+            Guarded::Updated(stopped) => self.finish_destroy(stopped).await,
             // It moved on since the table was read: the next cycle looks again.
             Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(()),
         }

@@ -190,6 +190,7 @@ impl Control {
                             id: vm.id,
                             owner: vm.owner,
                             boot_id: vm.boot_id,
+                            stopped: vm.stopped,
                         })
                         .collect(),
                 ),

@@ -199,3 +199,27 @@ async fn a_guest_that_booted_again_is_set_up_again() {
     assert_eq!(agent.count(Step::Exec, "fuse-a"), 1);
     fuse.stop().await;
 }
+
+#[tokio::test]
+async fn a_vm_that_ended_by_itself_ends_its_environment() {
+    let (fuse, agent) = with_agent(options()).await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    cycle(&fuse, &agent).await;
+    let mut events = fuse.events("fuse-a", None).await;
+    assert_eq!(events.next().await.unwrap()["state"], "running");
+    agent.end_vm("fuse-a");
+    let exec = json!({"cmd": ["true"]});
+    fuse.post("/v1/environments/fuse-a?action=exec", &exec)
+        .await
+        .is_error(409, "conflict", "vm not running: its VMM process has ended");
+    // The second cycle comes by itself, soon.
+    cycle(&fuse, &agent).await;
+    let ended = events.next().await.unwrap();
+    assert_eq!(ended["state"], "destroying");
+    assert_eq!(ended["error"], "vm stopped on its host");
+    assert_eq!(events.states().await, ["destroyed"]);
+    assert!(agent.vms().is_empty());
+    let task = fuse.get("/v1/tasks/a").await.is(200);
+    assert_eq!(task["last_error"], "vm stopped on its host");
+    fuse.stop().await;
+}

@@ -25,6 +25,7 @@ fn ours(id: &str) -> Listed {
         id: id.to_owned(),
         owner: Some("ours".to_owned()),
         boot_id: None,
+        stopped: false,
     }
 }
 
@@ -150,11 +151,13 @@ fn vms_of_other_fleets_are_counted_and_never_touched() {
             id: "a".to_owned(),
             owner: Some("theirs".to_owned()),
             boot_id: None,
+            stopped: false,
         },
         Listed {
             id: "b".to_owned(),
             owner: None,
             boot_id: None,
+            stopped: false,
         },
     ];
     let listings = [(HOST.to_owned(), Listing::Vms(vms))].into();
@@ -221,6 +224,36 @@ fn another_boot_of_the_guest_is_set_up_again() {
 }
 
 #[test]
+fn a_vm_that_has_ended_counts_at_the_second_sighting_in_a_row() {
+    let stopped: BTreeMap<String, Listing> = [(
+        HOST.to_owned(),
+        Listing::Vms(vec![Listed {
+            stopped: true,
+            ..ours("a")
+        }]),
+    )]
+    .into();
+    for state in [State::Running, State::Draining] {
+        let (mut memory, tracked) = (Memory::default(), [record("a", state)]);
+        let plan = memory.plan(&fleet(), &tracked, &stopped, 5);
+        assert_eq!((plan.actions, plan.unsettled), (vec![], true));
+        assert_eq!(cycle(&mut memory, &tracked, &listing(&["a"])), []);
+        assert_eq!(cycle(&mut memory, &tracked, &stopped), []);
+        assert_eq!(
+            cycle(&mut memory, &tracked, &stopped),
+            [Action::EndStopped(id("a"))]
+        );
+    }
+    let mut memory = Memory::default();
+    let tracked = [
+        record("a", State::Provisioning),
+        record("b", State::Destroying),
+    ];
+    assert_eq!(cycle(&mut memory, &tracked[..1], &stopped), []);
+    assert_eq!(cycle(&mut memory, &tracked[..1], &stopped), []);
+}
+
+#[test]
 fn destroys_are_retried_with_backoff() {
     let mut memory = Memory::default();
     let tracked = [record("a", State::Destroying)];
@@ -259,7 +292,7 @@ proptest! {
                 let (id, destroying) = match &action {
                     Action::MarkLost(id) => (id, false),
                     Action::Reap(id) | Action::RetryDestroy(id) => (id, true),
-                    Action::DestroyOrphan { .. } | Action::SetUpAgain(_) => panic!("{action:?}"),
+                    Action::DestroyOrphan { .. } | Action::SetUpAgain(_) | Action::EndStopped(_) => panic!("{action:?}"),
                 };
                 let found = tracked.iter().find(|one| one.id == *id).unwrap();
                 prop_assert!(!found.busy);

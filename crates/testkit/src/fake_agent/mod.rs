@@ -116,6 +116,13 @@ impl FakeAgent {
         self.state.lock().vms.remove(name);
     }
 
+    /// Ends the VMM of a VM, as a guest does that powers off.
+    pub fn end_vm(&self, name: &str) {
+        if let Some(vm) = self.state.lock().vms.get_mut(name) {
+            vm.stopped = true;
+        }
+    }
+
     /// Boots a VM again: what was in memory is gone, its `/fuse` and its guest agent.
     pub fn reboot(&self, name: &str) {
         if let Some(vm) = self.state.lock().vms.get_mut(name) {

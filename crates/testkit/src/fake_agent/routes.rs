@@ -80,7 +80,11 @@ fn view(id: &str, vm: &Vm) -> VmView {
         url: format!("203.0.113.1:{}", 19_551),
         name: Some(id.to_owned()),
         owner: vm.owner.clone(),
-        state: Some(VmState::Running),
+        state: Some(if vm.stopped {
+            VmState::Stopped
+        } else {
+            VmState::Running
+        }),
         boot_id: Some(format!("boot-{}", vm.reboots)),
         timings_ms: None,
     }
@@ -167,7 +171,10 @@ async fn exec(
     Json(request): Json<ExecRequest>,
 ) -> Answer {
     state.enter(Step::Exec, &id).await?;
-    let serves = with_vm(&state, &id, |vm| vm.serves)?;
+    let (serves, stopped) = with_vm(&state, &id, |vm| (vm.serves, vm.stopped))?;
+    if stopped {
+        return Err(failure(StatusCode::CONFLICT, "its VMM process has ended"));
+    }
     let on_exec = state.lock().on_exec.clone();
     let asks_for_agent = request.cmd.iter().any(|arg| arg.contains(":254E"));
     let answer = match on_exec {

@@ -52,6 +52,7 @@ pub(super) struct Vm {
     pub(super) owner: Option<String>,
     pub(super) files: BTreeMap<String, Vec<u8>>,
     pub(super) serves: bool,
+    pub(super) stopped: bool,
     /// Boots so far, less one.
     pub(super) reboots: u32,
 }

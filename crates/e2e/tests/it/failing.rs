@@ -65,13 +65,13 @@ pub(crate) async fn image_without_a_shell(suite: Suite) -> Result<()> {
     std::fs::create_dir_all(root.join("etc"))?;
     std::fs::write(root.join("etc/hostname"), "bare\n")?;
     let image = stack.images_dir().join("shell-less.ext4");
-    let status = Command::new("mkfs.ext4")
+    let made = Command::new("mkfs.ext4")
         .args(["-q", "-d"])
         .args([&root, &image])
         .arg("16M")
-        .status()
+        .output()
         .context("mkfs.ext4")?;
-    ensure!(status.success(), "mkfs.ext4: {status}");
+    ensure!(made.status.success(), "mkfs.ext4: {made:?}");
 
     let body = json!({"task_id": "e2e-no-shell", "spec": {"cpus": 1, "ram_mb": 256, "image": "shell-less"}});
     let turn = boot_permit(1).await?;

@@ -68,7 +68,6 @@ async fn scenario(fuse: &Fuse, slot: &Slot) -> Result<()> {
     .await?
     .ok()?;
     drop(turn);
-    let boot = exec(fuse, "cat /proc/sys/kernel/random/boot_id").await?;
     let hosts = fuse.run(&["-o", "json", "hosts"]).await?.ok()?.json()?;
     ensure!(hosts["hosts"][0]["id"] == "local", "{hosts}");
     let status = fuse.run(&["local", "status"]).await?.ok()?;
@@ -76,25 +75,44 @@ async fn scenario(fuse: &Fuse, slot: &Slot) -> Result<()> {
     ensure!(said.contains("healthy"), "{said}");
 
     fuse.run(&["local", "down"]).await?.ok()?;
+    let left = leftovers::find(slot);
     ensure!(
-        count(slot, "/orchestrator") == 0 && count(slot, "/fc-agent") == 0,
-        "still runs after down"
+        left.is_empty(),
+        "`fuse local down` left:\n{}",
+        left.join("\n")
     );
+    let status = fuse.run(&["local", "status"]).await?;
+    let said = format!("{}{}", status.stdout, status.stderr);
+    ensure!(said.contains("not running"), "status after down: {said}");
     let list = fuse.run(&["environment", "list"]).await?.expect(1)?;
     list.says("connection refused")?;
 
     let turn = boot_permit(2).await?;
-    fuse.run(&["local", "up"]).await?.ok()?;
+    up_twice_at_once(fuse).await?;
+    ensure!(
+        count(slot, "/orchestrator") == 1 && count(slot, "/fc-agent") == 1,
+        "two instances run after two ups at once"
+    );
     ensure!(
         exec(fuse, "cat /root/data").await? == "precious\n",
         "the disk of the environment"
     );
-    let _booted_again_or_not = boot;
     drop(turn);
     port_in_use(fuse, slot).await?;
     fuse.run(&["environment", "destroy", "fuse-kept", "--yes"])
         .await?
         .ok()?;
+    Ok(())
+}
+
+/// One of the two does it, the other is told to wait or finds it done.
+async fn up_twice_at_once(fuse: &Fuse) -> Result<()> {
+    let (first, second) = tokio::join!(fuse.run(&["local", "up"]), fuse.run(&["local", "up"]));
+    let (first, second) = (first?, second?);
+    ensure!(first.code == 0 || second.code == 0, "{first:?} {second:?}");
+    for refused in [first, second].iter().filter(|run| run.code != 0) {
+        refused.says("another `fuse local` command is at work")?;
+    }
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use fuse_host_agent::config::{Config, FIRECRACKER};
 use fuse_host_agent::report::chain;
 use fuse_host_agent::vmm::firecracker::{self, Firecracker};
-use fuse_host_agent::{probe, serve};
+use fuse_host_agent::{preflight, probe, serve};
 use tracing_subscriber::EnvFilter;
 
 /// Host agent for Firecracker machines.
@@ -85,6 +85,8 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command.unwrap_or(Command::Serve) {
         Command::Serve => runtime()?.block_on(async {
             let config = Config::from_env(FIRECRACKER, |name| std::env::var(name).ok())?;
+            // First of all, or the driver blames its directory for a missing privilege.
+            preflight::serve(&config)?;
             serve::serve(config.clone(), driver(&config)?).await?;
             Ok(ExitCode::SUCCESS)
         }),

@@ -17,7 +17,9 @@ pub(crate) const VERSION: &str = "1";
 pub(crate) const EPOCH: u64 = 1_767_225_600;
 
 /// What people expect in a sandbox beside the essential packages.
-pub(crate) const PACKAGES: [&str; 11] = [
+pub(crate) const PACKAGES: [&str; 12] = [
+    // Not part of the smallest Ubuntu.
+    "apt",
     "bash",
     "ca-certificates",
     "curl",
@@ -167,14 +169,14 @@ fn finish(root: &Path) -> Result<(), ImageError> {
     fs::set_permissions(&policy, fs::Permissions::from_mode(0o755))
         .map_err(ImageError::file("write", &policy))?;
     let mut shell = tools::command("chroot");
-    shell.arg(root).args([
-        "/bin/sh",
-        "-c",
-        "command -v apt-get && command -v mkfs.ext4",
-    ]);
+    shell.arg(root).args(["/bin/sh", "-c", CHECK]);
     tools::run("trying the root file system", &mut shell)?;
     Ok(())
 }
+
+/// What `fused` and users rely on.
+const CHECK: &str = "for tool in apt-get bash mkfs.ext4 modprobe; do \
+     command -v $tool >/dev/null || { echo \"it has no $tool\" >&2; exit 1; }; done";
 
 fn make_image(root: &Path, identity: &str, path: &Path) -> Result<(), ImageError> {
     let usage = Usage::of(root)?;

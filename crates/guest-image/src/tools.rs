@@ -41,10 +41,13 @@ fn find(tool: &str) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(tool)).find(|path| path.is_file())
 }
 
-/// A command with a predictable environment.
+/// A command with a predictable environment, in which it finds the system's
+/// programs whatever root file system it is in.
 pub(crate) fn command(tool: &str) -> Command {
     let mut command = Command::new(find(tool).unwrap_or_else(|| PathBuf::from(tool)));
+    let path = std::env::var("PATH").unwrap_or_default();
     command
+        .env("PATH", format!("{path}:/usr/sbin:/usr/bin:/sbin:/bin"))
         .env("LC_ALL", "C")
         .env("DEBIAN_FRONTEND", "noninteractive")
         .env("SOURCE_DATE_EPOCH", crate::rootfs::EPOCH.to_string())

@@ -21,7 +21,7 @@ fmt: ## format the tree
 	@cargo fmt --all
 
 build: ## release build of every program
-	@cargo build --release --locked --bins
+	@cargo build --release --locked
 
 fused: ## the guest agent, static, for the initramfs
 	@ops/dev/fused.sh

@@ -4,6 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=${FUSE_IMAGE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/fuse/image}
 agent=${1:-target/release/fc-agent}
-[ -x "$agent" ] || { cargo build --release --locked --bin fc-agent; agent=target/release/fc-agent; }
+[ -x "$agent" ] || { cargo build --release --locked -p fuse-host-agent; agent=target/release/fc-agent; }
 fused=$(ops/dev/fused.sh)
 "$agent" image build --out "$dir" --fused "$fused"

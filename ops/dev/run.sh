@@ -10,7 +10,7 @@ step 'System packages'
 ops/dev/deps.sh run
 
 step 'Building Fuse (release; the first time takes a few minutes)'
-cargo build --release --locked --bins
+cargo build --release --locked
 
 step 'Guest image: kernel, initramfs, base root file system'
 ops/dev/image.sh target/release/fc-agent

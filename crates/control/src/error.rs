@@ -109,6 +109,9 @@ pub enum Missing {
     /// A snapshot.
     #[error("snapshot {0} not found")]
     Snapshot(String),
+    /// An API key.
+    #[error("api key not found")]
+    ApiKey,
 }
 
 /// Why an environment was not placed.

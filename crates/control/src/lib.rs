@@ -10,6 +10,7 @@
 //!
 //! Called by the orchestrator's HTTP layer through [`Control`].
 
+mod api_key;
 mod audit;
 mod control;
 mod create;
@@ -27,6 +28,7 @@ mod reconcile;
 mod redact;
 mod settings;
 
+pub use api_key::{MintedKey, mint_api_key};
 pub use control::Control;
 pub use create::{CreateFailure, Creation, Phase};
 pub use error::{Error, Missing, PlacementRefusal, chain};

@@ -1,10 +1,11 @@
 //! The life of the process: open the store, serve, drain, close.
 
-use std::time::Duration;
+use std::{io::Write as _, time::Duration};
 
 use anyhow::Context as _;
 use fuse_control::Control;
 use fuse_store::{Store, Vault};
+use fuse_wire_api::CreateApiKey;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -26,27 +27,16 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     logging::init();
     // An error means that a provider is installed already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let vault = match &config.encryption_key {
-        Some(key) => Vault::new(key, None),
-        None => Vault::none(),
-    };
     let tls = config.tls.as_ref().map(server::load_tls).transpose()?;
-    let store = Store::open(
-        config
-            .database_url
-            .as_ref()
-            .map(|url| url.expose().as_str()),
-        vault,
-    )
-    .await
-    .context("cannot open the store (DATABASE_URL)")?;
+    let store = open(&config).await?;
     let control = Control::new(store.clone(), config.settings.clone())?;
     let listening = Listening::bind(&config.listen, tls, config.timeouts).await?;
     announce(&config, &store, &listening);
 
     control.run();
-    let app =
-        App::new(control.clone(), config.auth(&store)).restricted_to(config.allowlist.clone());
+    let app = App::new(control.clone(), config.auth())
+        .restricted_to(config.allowlist.clone())
+        .with_secure_cookies(config.has_secure_cookies());
     let stop = CancellationToken::new();
     let signals = stop.clone();
     let draining = control.clone();
@@ -74,6 +64,38 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     close(&store).await;
     Ok(())
+}
+
+async fn open(config: &Config) -> anyhow::Result<Store> {
+    let vault = match &config.encryption_key {
+        Some(key) => Vault::new(key, None),
+        None => Vault::none(),
+    };
+    let url = config.database_url.as_ref();
+    Store::open(url.map(|url| url.expose().as_str()), vault)
+        .await
+        .context("cannot open the store (DATABASE_URL)")
+}
+
+/// Makes an API key and prints it: the way to the first key of a fleet whose
+/// orchestrator has no master token.
+///
+/// # Errors
+/// There is no durable store, it cannot be opened, or it fails.
+pub async fn mint_api_key(config: Config, label: String) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        config.database_url.is_some(),
+        "--mint-api-key needs a store that keeps the key: set DATABASE_URL to postgres://… or sqlite://…"
+    );
+    let request = CreateApiKey {
+        label,
+        scopes: Vec::new(),
+    };
+    let (label, scopes) = request.check()?;
+    let store = open(&config).await?;
+    let minted = fuse_control::mint_api_key(&store, label, &scopes).await;
+    store.close().await;
+    writeln!(std::io::stdout(), "{}", minted?.raw.expose()).context("cannot print the key")
 }
 
 /// Finishes the writes under way and gives the leases back.
@@ -117,6 +139,12 @@ fn announce(config: &Config, store: &Store, listening: &Listening) {
         "listening"
     );
     if config.auth_token.is_some() {
+        if config.tls.is_none() && !config.has_secure_cookies() {
+            tracing::warn!(
+                "session cookies travel in the clear: serve TLS (ORCH_TLS_CERT, ORCH_TLS_KEY), or \
+                 set ORCH_SECURE_COOKIES=true behind a proxy that does"
+            );
+        }
         return;
     }
     if store.engine().is_durable() {

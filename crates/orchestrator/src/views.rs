@@ -136,6 +136,18 @@ fn capacity(capacity: model::Capacity) -> wire::Capacity {
     }
 }
 
+/// An API key as the API lists it.
+pub(crate) fn api_key(key: fuse_store::ApiKey) -> wire::ApiKey {
+    wire::ApiKey {
+        id: key.id.into_string(),
+        label: key.label,
+        scopes: key.scopes,
+        created_at: key.created_at,
+        last_used_at: key.last_used_at,
+        revoked_at: key.revoked_at,
+    }
+}
+
 /// Output as text; what is not UTF-8 is replaced by U+FFFD.
 pub(crate) fn lossy(output: Vec<u8>) -> String {
     String::from_utf8(output).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())

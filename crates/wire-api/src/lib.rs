@@ -11,6 +11,7 @@
 //!
 //! Used by the orchestrator (server side) and by `fuse-client` (caller side).
 
+mod api_key;
 mod create;
 mod environment;
 mod error;
@@ -23,10 +24,12 @@ mod json;
 mod manifest;
 mod page;
 mod service;
+mod session;
 mod spec;
 mod task;
 mod workload;
 
+pub use api_key::{ApiKey, ApiKeyList, CreateApiKey, CreatedApiKey, Scope};
 pub use create::{CheckedCreate, CreateEnvironment};
 pub use environment::{
     EgressHealth, EgressStatus, Endpoint, Environment, EnvironmentList, Health, ListEnvironments,
@@ -45,11 +48,14 @@ pub use json::{DecodeError, decode};
 pub use manifest::{EnvSource, Machine, Manifest, Service, ServiceHealthcheck};
 pub use page::{DEFAULT_PAGE, IdCursor, MAX_PAGE, PageQuery, page_limit};
 pub use service::{HealthStatus, Readiness, VersionInfo};
+pub use session::{Login, SESSION_COOKIE};
 pub use spec::Spec;
 pub use task::{Task, TaskOutput};
 pub use workload::{Desktop, Egress, Expose, Healthcheck, HttpProbe};
 
 /// Body limit of routes that carry an environment, a command or an action (bytes).
 pub const MAX_BODY_LARGE: usize = 1_048_576;
+/// Body limit of `POST /login` (bytes).
+pub const MAX_BODY_LOGIN: usize = 4096;
 /// Body limit of every other JSON route (bytes).
 pub const MAX_BODY_SMALL: usize = 65_536;

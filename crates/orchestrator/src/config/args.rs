@@ -55,6 +55,12 @@ pub struct Args {
     /// Address blocks that are let in, a comma list; unset = all [env: ORCH_ALLOWED_CIDRS]
     #[arg(long, value_name = "BLOCKS")]
     pub allowed_cidrs: Option<String>,
+    /// Mark session cookies Secure: true or false; unset = when TLS is on [env: ORCH_SECURE_COOKIES]
+    #[arg(long, value_name = "BOOL")]
+    pub secure_cookies: Option<String>,
+    /// Make an API key with this label, print it and exit; needs a database URL
+    #[arg(long, value_name = "LABEL")]
+    pub mint_api_key: Option<String>,
     /// Time between two reconcile cycles [env: ORCH_RECONCILE_INTERVAL_SECONDS] [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub reconcile_interval: Option<String>,

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use fuse_control::Settings;
 use fuse_model::Redacted;
-use fuse_store::Store;
 
 use crate::{
     http::{Allowlist, Auth},
@@ -39,6 +38,8 @@ pub struct Config {
     pub encryption_key: Option<Redacted<[u8; 32]>>,
     /// Source addresses that are let in.
     pub allowlist: Allowlist,
+    /// Whether session cookies are marked `Secure`; `None` = as the listener.
+    pub secure_cookies: Option<bool>,
     /// Certificate and key files; `None` = plaintext.
     pub tls: Option<TlsFiles>,
 }
@@ -53,14 +54,20 @@ pub struct TlsFiles {
 }
 
 impl Config {
-    /// Who is let in, given the store that was opened.
+    /// Who is let in.
     #[must_use]
-    pub fn auth(&self, store: &Store) -> Auth {
+    pub fn auth(&self) -> Auth {
         match &self.auth_token {
             Some(token) => Auth::master(token.expose()),
-            None if store.engine().is_durable() => Auth::Closed,
-            None => Auth::Insecure,
+            None => Auth::without_master(),
         }
+    }
+
+    /// Whether session cookies are for TLS only; unless told otherwise, when the
+    /// listener has TLS.
+    #[must_use]
+    pub fn has_secure_cookies(&self) -> bool {
+        self.secure_cookies.unwrap_or(self.tls.is_some())
     }
 
     /// The database URL without its password, for logs.

@@ -105,6 +105,9 @@ impl Config {
                     .unwrap_or_default(),
             )
             .map_err(|reason| bad("ORCH_ALLOWED_CIDRS", reason))?,
+            secure_cookies: secure_cookies(
+                source.text(args.secure_cookies, "ORCH_SECURE_COOKIES"),
+            )?,
             tls: tls(
                 source.text(args.tls_cert, "ORCH_TLS_CERT"),
                 source.text(args.tls_key, "ORCH_TLS_KEY"),
@@ -130,6 +133,20 @@ impl Config {
         } else {
             Err(ConfigError::RequiredUnset(unset.join(", ")))
         }
+    }
+}
+
+fn secure_cookies(text: Option<String>) -> Result<Option<bool>, ConfigError> {
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" => Ok(Some(true)),
+        "false" | "0" | "no" => Ok(Some(false)),
+        _ => Err(bad(
+            "ORCH_SECURE_COOKIES",
+            format!("{text:?} is none of true, 1, yes, false, 0, no"),
+        )),
     }
 }
 

@@ -8,9 +8,9 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use fuse_model::{AuditEntry, AuditKind};
+use fuse_model::AuditKind;
 
-use super::{ApiError, App, layers::RequestId};
+use super::{ApiError, App, auth};
 use crate::server::Peer;
 
 /// An address block.
@@ -111,16 +111,9 @@ pub(super) async fn admit(State(app): State<App>, request: Request, next: Next) 
     if app.allowlist.admits(peer.ip()) {
         return next.run(request).await;
     }
-    let id = request
-        .extensions()
-        .get::<RequestId>()
-        .map(|id| id.0.clone())
-        .unwrap_or_default();
-    let entry = AuditEntry::new(AuditKind::IpRejected, peer.to_string())
-        .with("method", request.method().as_str())
-        .with("path", request.uri().path())
-        .with("request_id", id);
-    app.control.audit(entry);
+    let (parts, _body) = request.into_parts();
+    app.control
+        .audit(auth::refusal(AuditKind::IpRejected, &parts));
     ApiError::forbidden("source address not in allowlist").into_response()
 }
 

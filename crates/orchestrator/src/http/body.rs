@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use fuse_wire_api::{MAX_BODY_LARGE, MAX_BODY_SMALL, decode};
+use fuse_wire_api::{MAX_BODY_LARGE, MAX_BODY_LOGIN, MAX_BODY_SMALL, decode};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
@@ -18,6 +18,8 @@ const DEADLINE: Duration = Duration::from_secs(15);
 pub(crate) enum Limit {
     /// Environments, commands.
     Large,
+    /// A login.
+    Login,
     /// Everything else.
     Small,
 }
@@ -26,6 +28,7 @@ impl Limit {
     fn bytes(self) -> usize {
         match self {
             Self::Large => MAX_BODY_LARGE,
+            Self::Login => MAX_BODY_LOGIN,
             Self::Small => MAX_BODY_SMALL,
         }
     }
@@ -42,6 +45,21 @@ pub(crate) async fn read_required<T: DeserializeOwned + Default>(
     let bytes = read(body, limit).await?;
     if is_blank(&bytes) {
         return Err(ApiError::invalid("invalid JSON body: the body is empty"));
+    }
+    Ok(decode(&bytes)?)
+}
+
+/// A body that may be left out: then everything has its default.
+///
+/// # Errors
+/// Too large, too slow, or not the JSON that is expected.
+pub(crate) async fn read_optional<T: DeserializeOwned + Default>(
+    body: Body,
+    limit: Limit,
+) -> Result<T, ApiError> {
+    let bytes = read(body, limit).await?;
+    if is_blank(&bytes) {
+        return Ok(T::default());
     }
     Ok(decode(&bytes)?)
 }

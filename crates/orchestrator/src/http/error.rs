@@ -1,11 +1,11 @@
 //! The one place where failures become a status and a stable code.
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use axum::{
     Json,
-    http::{Method, StatusCode},
+    http::{HeaderValue, Method, StatusCode, header::RETRY_AFTER},
     response::{IntoResponse, Response},
 };
 use fuse_control::{Error, RegisterError, chain};
@@ -17,6 +17,8 @@ use fuse_wire_api::{DecodeError, ErrorBody, ErrorCode, ErrorEnvelope, Violation}
 pub(crate) struct ApiError {
     status: StatusCode,
     body: ErrorBody,
+    /// Seconds after which another try makes sense.
+    retry_after: Option<u64>,
 }
 
 impl ApiError {
@@ -26,7 +28,11 @@ impl ApiError {
             message: message.into(),
             details: BTreeMap::new(),
         };
-        Self { status, body }
+        Self {
+            status,
+            body,
+            retry_after: None,
+        }
     }
 
     /// 400 `invalid_argument`.
@@ -37,6 +43,46 @@ impl ApiError {
     /// 401.
     pub(crate) fn unauthorized(message: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, message)
+    }
+
+    /// 403 for what an API key may not do.
+    pub(crate) fn master_only(message: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, ErrorCode::Unauthorized, message)
+    }
+
+    /// 429 for a login after too many failed ones.
+    pub(crate) fn too_many_logins(wait: Duration) -> Self {
+        let seconds = wait.as_secs() + 1;
+        let mut error = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            ErrorCode::Unauthorized,
+            format!("too many failed logins from this address, try again in {seconds}s"),
+        );
+        error.retry_after = Some(seconds);
+        error
+    }
+
+    /// 503: the store that knows the API keys does not answer.
+    pub(crate) fn keys_unavailable() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::Unavailable,
+            "API keys cannot be checked: the state store does not answer, try again in a moment",
+        )
+    }
+
+    /// 404 for `/v1/api-keys` without a store that would keep them.
+    pub(crate) fn keys_disabled() -> Self {
+        let mut error = Self::new(
+            StatusCode::NOT_FOUND,
+            ErrorCode::RouteNotFound,
+            "API keys need a durable store: set DATABASE_URL to postgres://… or sqlite://…",
+        );
+        error
+            .body
+            .details
+            .insert("reason".to_owned(), "api_keys_disabled".to_owned());
+        error
     }
 
     /// 403 for a source address.
@@ -91,15 +137,21 @@ impl ApiError {
         )
     }
 
-    #[cfg(test)]
-    pub(crate) fn message(&self) -> &str {
-        &self.body.message
+    /// Whether the credential was refused, as opposed to not checked.
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        self.status == StatusCode::UNAUTHORIZED
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(ErrorEnvelope { error: self.body })).into_response()
+        let mut response = (self.status, Json(ErrorEnvelope { error: self.body })).into_response();
+        if let Some(seconds) = self.retry_after {
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
     }
 }
 
@@ -147,15 +199,9 @@ impl From<Error> for ApiError {
                 | ErrorKind::Internal => Self::internal(),
             };
         }
-        let details = error.details();
-        Self {
-            status,
-            body: ErrorBody {
-                code,
-                message: error.to_string(),
-                details,
-            },
-        }
+        let mut answer = Self::new(status, code, error.to_string());
+        answer.body.details = error.details();
+        answer
     }
 }
 

@@ -2,26 +2,36 @@
 //!
 //! Order, outermost first: the outer probes; `Server`, request id and span; address
 //! allowlist; route match (404 and 405 answer here, without credentials);
-//! authentication; handler.
+//! authentication (all but login and logout); the master check of routes that need
+//! it; handler.
 
 mod allowlist;
 mod auth;
 mod body;
 mod error;
 mod layers;
+mod principal;
 mod query;
+mod session;
+mod throttle;
 
-use axum::Router;
+use std::sync::Arc;
+
+use axum::{Router, middleware, routing::any};
 use fuse_control::Control;
 
 pub use allowlist::Allowlist;
 pub use auth::Auth;
 
-pub(crate) use body::{Limit, read_required};
+pub(crate) use auth::note_failure;
+pub(crate) use body::{Limit, read_optional, read_required};
 pub(crate) use error::ApiError;
+pub(crate) use principal::Principal;
 pub(crate) use query::Query;
+pub(crate) use session::set_cookie;
 
-use crate::routes;
+use self::throttle::Throttle;
+use crate::routes::{self, Access};
 
 /// What handlers share.
 #[derive(Debug, Clone)]
@@ -29,6 +39,8 @@ pub struct App {
     pub(crate) control: Control,
     pub(crate) auth: Auth,
     pub(crate) allowlist: Allowlist,
+    pub(crate) secure_cookies: bool,
+    pub(crate) logins: Arc<Throttle>,
 }
 
 impl App {
@@ -39,6 +51,8 @@ impl App {
             control,
             auth,
             allowlist: Allowlist::default(),
+            secure_cookies: false,
+            logins: Arc::default(),
         }
     }
 
@@ -48,27 +62,55 @@ impl App {
         self.allowlist = allowlist;
         self
     }
+
+    /// The same, with session cookies that browsers send over TLS only.
+    #[must_use]
+    pub fn with_secure_cookies(mut self, secure: bool) -> Self {
+        self.secure_cookies = secure;
+        self
+    }
 }
 
 /// The whole surface.
 pub fn router(app: App) -> Router {
+    let has_keys = auth::has_keys(&app.control);
     let mut main = Router::new();
     for route in routes::table() {
+        if !has_keys && routes::api_key::is_of_keys(route.path) {
+            continue;
+        }
+        let handler =
+            match route.access {
+                Access::Any => route.handler,
+                Access::Master(refusal) => route.handler.route_layer(middleware::from_fn(
+                    move |principal, request, next| {
+                        principal::require_master(refusal, principal, request, next)
+                    },
+                )),
+            };
+        main = main.route(route.path, handler);
+    }
+    let mut main = main.route_layer(middleware::from_fn_with_state(
+        app.clone(),
+        auth::authenticate,
+    ));
+    for route in routes::public() {
         main = main.route(route.path, route.handler);
     }
+    if !has_keys {
+        for path in routes::api_key::PATHS {
+            main = main.route(path, any(routes::api_key::disabled));
+        }
+    }
     let main = main
-        .route_layer(axum::middleware::from_fn_with_state(
-            app.clone(),
-            auth::authenticate,
-        ))
         .method_not_allowed_fallback(layers::method_not_allowed)
         .fallback(layers::route_not_found)
         .layer(layers::catch_panic())
-        .layer(axum::middleware::from_fn_with_state(
+        .layer(middleware::from_fn_with_state(
             app.clone(),
             allowlist::admit,
         ))
-        .layer(axum::middleware::from_fn(layers::identify))
+        .layer(middleware::from_fn(layers::identify))
         .with_state(app.clone());
     routes::outer(app).fallback_service(main)
 }

@@ -13,12 +13,12 @@ use fuse_control::Command;
 use fuse_model::{EnvironmentId, HostId, State as LifeState, TaskId};
 use fuse_store::{EnvironmentFilter, Page};
 use fuse_wire_api::{
-    CreateEnvironment, Environment, EnvironmentList, ExecRequest, ExecResponse, IdCursor,
+    CreateEnvironment, Environment, EnvironmentList, ExecRequest, ExecResponse, IdCursor, Scope,
     page_limit,
 };
 
 use crate::{
-    http::{ApiError, App, Limit, Query, read_required},
+    http::{ApiError, App, Limit, Principal, Query, read_required},
     server::Unhurried,
     views,
 };
@@ -31,6 +31,7 @@ const RESPOND_ASYNC: &str = "respond-async";
 
 pub(super) async fn create(
     State(app): State<App>,
+    principal: Principal,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -43,7 +44,7 @@ pub(super) async fn create(
     }
     let creation = app
         .control
-        .environment_create(request.check_tail()?, String::new())
+        .environment_create(request.check_tail()?, principal.tenant())
         .await?;
     if prefers_async(&headers) {
         let view = views::environment(creation.accepted().clone());
@@ -125,13 +126,17 @@ pub(super) async fn destroy(State(app): State<App>, id: Id) -> Result<StatusCode
 
 pub(super) async fn act(
     State(app): State<App>,
+    principal: Principal,
     id: Id,
     query: Query,
     body: Body,
 ) -> Result<Response, ApiError> {
     let id = EnvironmentId::new(super::path_id(id, "vm")?);
     match query.get("action") {
-        Some("exec") => exec(&app, &id, body).await,
+        Some("exec") => {
+            principal.require(Scope::Exec, "exec requires the master token")?;
+            exec(&app, &id, body).await
+        }
         _ => Err(ApiError::unknown_action()),
     }
 }

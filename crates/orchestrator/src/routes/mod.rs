@@ -1,9 +1,11 @@
 //! Every route. A test fails when one is added here without a row in its table.
 
+pub(crate) mod api_key;
 mod environment;
 mod event;
 mod host;
 mod service;
+mod session;
 mod task;
 
 use axum::{
@@ -15,19 +17,39 @@ use axum::{
 
 use crate::http::{ApiError, App};
 
-/// A route of the main router; all of them need a credential.
+/// Who may call a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Master token or API key.
+    Any,
+    /// The master token alone; others get 403 with this text.
+    Master(&'static str),
+}
+
+/// A route of the main router.
 pub(crate) struct Route {
     #[cfg_attr(not(test), expect(dead_code, reason = "the table test reads it"))]
     pub(crate) method: Method,
     pub(crate) path: &'static str,
+    pub(crate) access: Access,
     pub(crate) handler: MethodRouter<App>,
 }
 
+macro_rules! access {
+    () => {
+        Access::Any
+    };
+    ($refusal:literal) => {
+        Access::Master($refusal)
+    };
+}
+
 macro_rules! routes {
-    ($($method:ident $path:literal => $handler:path;)*) => {
+    ($($method:ident $path:literal => $handler:path $(, master $refusal:literal)?;)*) => {
         vec![$(Route {
             method: Method::$method,
             path: $path,
+            access: access!($($refusal)?),
             handler: on(MethodFilter::$method, $handler),
         },)*]
     };
@@ -36,18 +58,29 @@ macro_rules! routes {
 /// The routes behind authentication.
 pub(crate) fn table() -> Vec<Route> {
     routes! {
-        GET    "/v1/environments"             => environment::list;
-        POST   "/v1/environments"             => environment::create;
-        GET    "/v1/environments/{id}"        => environment::get;
-        POST   "/v1/environments/{id}"        => environment::act;
-        DELETE "/v1/environments/{id}"        => environment::destroy;
-        GET    "/v1/environments/{id}/events" => event::stream;
-        GET    "/v1/tasks/{id}"               => task::get;
-        GET    "/v1/hosts"                    => host::list;
-        POST   "/v1/hosts"                    => host::register;
-        GET    "/v1/hosts/{id}"               => host::get;
-        POST   "/v1/hosts/{id}"               => host::act;
-        DELETE "/v1/hosts/{id}"               => host::remove;
+        GET    "/v1/environments"               => environment::list;
+        POST   "/v1/environments"               => environment::create;
+        GET    "/v1/environments/{vmId}"        => environment::get;
+        POST   "/v1/environments/{vmId}"        => environment::act;
+        DELETE "/v1/environments/{vmId}"        => environment::destroy;
+        GET    "/v1/environments/{vmId}/events" => event::stream;
+        GET    "/v1/tasks/{id}"                 => task::get;
+        GET    "/v1/hosts"                      => host::list;
+        POST   "/v1/hosts"                      => host::register, master "host registration requires the master token";
+        GET    "/v1/hosts/{hostId}"             => host::get;
+        POST   "/v1/hosts/{hostId}"             => host::act, master "host mutations require the master token";
+        DELETE "/v1/hosts/{hostId}"             => host::remove, master "host removal requires the master token";
+        GET    "/v1/api-keys"                   => api_key::list, master "API key management requires the master token";
+        POST   "/v1/api-keys"                   => api_key::create, master "API key management requires the master token";
+        DELETE "/v1/api-keys/{id}"              => api_key::revoke, master "API key management requires the master token";
+    }
+}
+
+/// The routes that take no credential but are behind everything else.
+pub(crate) fn public() -> Vec<Route> {
+    routes! {
+        POST "/login"  => session::login;
+        POST "/logout" => session::logout;
     }
 }
 

@@ -13,6 +13,7 @@ mod connection;
 mod create;
 mod events;
 mod hosts;
+mod keys;
 mod postgres;
 mod process;
 mod reconcile;

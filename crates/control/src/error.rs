@@ -29,6 +29,12 @@ pub enum Error {
         /// Its environment.
         existing: EnvironmentId,
     },
+    /// The idempotency key was used for another request.
+    #[error("the Idempotency-Key was used for a different request within the last 24 hours")]
+    KeyReused,
+    /// The idempotency key was taken by another request at the same moment.
+    #[error("the Idempotency-Key is in use by another request, try again in a moment")]
+    KeyTaken,
     /// The request asks for a longer startup script than the server allows.
     #[error(
         "startup script timeout exceeds the configured maximum: {requested:?} is above {max:?}"
@@ -166,6 +172,8 @@ impl Error {
         match self {
             Self::Missing(_) => ErrorKind::NotFound,
             Self::TaskAssigned { .. }
+            | Self::KeyReused
+            | Self::KeyTaken
             | Self::NotRunning { .. }
             | Self::Stopped(_)
             | Self::HostInUse { .. } => ErrorKind::Conflict,
@@ -191,7 +199,9 @@ impl Error {
             Self::TaskAssigned { existing, .. } => {
                 [("vm_id".to_owned(), existing.to_string())].into()
             }
+            Self::KeyReused => [("reason".to_owned(), "idempotency_key_reused".to_owned())].into(),
             Self::Missing(_)
+            | Self::KeyTaken
             | Self::ScriptBound { .. }
             | Self::NotRunning { .. }
             | Self::Stopped(_)

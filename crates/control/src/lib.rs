@@ -30,7 +30,7 @@ mod settings;
 
 pub use api_key::{MintedKey, mint_api_key};
 pub use control::Control;
-pub use create::{CreateFailure, Creation, Phase};
+pub use create::{CreateFailure, CreatedOnce, Creation, Once, Phase, Repeat, Wording};
 pub use error::{Error, Missing, PlacementRefusal, chain};
 pub use events::EventStream;
 pub use exec::Command;

@@ -64,6 +64,8 @@ audit_kinds! {
     VmRecovered = Vm "vm.recovered";
     /// It is idle for too long; the next cycle destroys it.
     VmIdleSuspected = Vm "vm.idle_suspected";
+    /// A VM without a record could not be destroyed and is left alone.
+    VmOrphanDeadLettered = Vm "vm.orphan_dead_lettered";
     /// Secrets are in the guest (key names only).
     SecretsDeployed = Vm "secrets.deployed";
     /// Secrets are in the guest again after it has booted anew (key names only).

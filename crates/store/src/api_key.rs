@@ -83,6 +83,7 @@ struct Insert(ApiKey);
 
 impl Write for Insert {
     type Out = ();
+    const ENTITY: &'static str = "api_key";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         let key = &self.0;
@@ -107,6 +108,7 @@ struct Revoke(ApiKeyId);
 
 impl Write for Revoke {
     type Out = bool;
+    const ENTITY: &'static str = "api_key";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
         let sql = "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, $2) WHERE id = $1";
@@ -121,6 +123,7 @@ struct Touch(ApiKeyId);
 
 impl Write for Touch {
     type Out = ();
+    const ENTITY: &'static str = "api_key";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         // Requests that came together all found it due; one of them is enough.

@@ -1,6 +1,7 @@
 //! What the parts of an open store share: connections, clock, identity.
 
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fuse_model::{FleetId, ReplicaId};
 use sqlx::SqlSafeStr;
@@ -28,6 +29,8 @@ pub(crate) struct Core {
     pub(crate) wakes: watch::Sender<u64>,
     /// Cancelled when the store is closed or its last handle is dropped.
     pub(crate) stop: CancellationToken,
+    /// Writes that failed since the start, by what they would have changed.
+    pub(crate) write_failures: Mutex<BTreeMap<&'static str, u64>>,
     /// Keeps other processes away from a SQLite file until the store is closed.
     pub(crate) lock: Mutex<Option<FileLock>>,
 }
@@ -52,6 +55,15 @@ impl Core {
         self.readers.clear();
         let mut conn = self.readers.acquire().await.map_err(failed)?;
         conn.fetch(sql, binds).await.map_err(failed)
+    }
+
+    pub(crate) fn count_write_failure(&self, entity: &'static str) {
+        *self
+            .write_failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(entity)
+            .or_default() += 1;
     }
 
     /// Tells watchers that there may be new events.

@@ -363,6 +363,7 @@ struct Renew {
 
 impl Write for Renew {
     type Out = bool;
+    const ENTITY: &'static str = "vm";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
         let sql = "UPDATE environments SET op_expires_at = $3 WHERE id = $1 AND op_owner = $2";
@@ -383,6 +384,7 @@ struct Touch {
 
 impl Write for Touch {
     type Out = ();
+    const ENTITY: &'static str = "vm";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         let sql = "UPDATE environments SET activity_at = $2 WHERE id = $1 AND activity_at < $2";

@@ -140,6 +140,7 @@ struct Prune {
 
 impl Write for Prune {
     type Out = u64;
+    const ENTITY: &'static str = "event";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<u64>, StoreError> {
         // An id may be in use again: only what led up to the end goes.

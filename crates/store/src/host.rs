@@ -172,6 +172,7 @@ struct Upsert {
 
 impl Write for Upsert {
     type Out = Registered;
+    const ENTITY: &'static str = "host";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Registered>, StoreError> {
         let host = &self.host;
@@ -228,6 +229,7 @@ struct SetState {
 
 impl Write for SetState {
     type Out = Option<Host>;
+    const ENTITY: &'static str = "host";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
         let sql = "UPDATE hosts SET state = $2, updated_at = $3 WHERE id = $1";
@@ -247,6 +249,7 @@ struct Remove {
 
 impl Write for Remove {
     type Out = HostRemoval;
+    const ENTITY: &'static str = "host";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<HostRemoval>, StoreError> {
         let sql = "DELETE FROM hosts WHERE id = $1 AND vms_allocated = 0";

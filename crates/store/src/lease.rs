@@ -43,6 +43,7 @@ struct Acquire {
 
 impl Write for Acquire {
     type Out = Option<Lease>;
+    const ENTITY: &'static str = "lease";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
         let sql = concat!(
@@ -78,6 +79,7 @@ struct Release(Lease);
 
 impl Write for Release {
     type Out = ();
+    const ENTITY: &'static str = "lease";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         let sql = "UPDATE leases SET expires_at = 0 \

@@ -14,11 +14,13 @@ mod audit;
 mod clock;
 mod connect;
 mod core;
+mod dead_letter;
 mod effects;
 mod environment;
 mod error;
 mod event;
 mod host;
+mod idempotency;
 mod lease;
 mod listen;
 mod migrate;
@@ -37,8 +39,9 @@ pub use error::{OpenError, StoreError};
 pub use event::EventWatch;
 pub use store::Store;
 pub use types::{
-    AgentToken, ApiKey, Change, Engine, EnvironmentFilter, FailedCreate, Guarded, HostRegistration,
-    HostRemoval, Inserted, Lease, Listing, NewEnvironment, OperationChange, Page, Registered,
-    Removal, SecretMap, TaskChange,
+    AgentToken, ApiKey, AuditFilter, AuditRecord, Change, DeadLetter, DeadLetterRecord, Engine,
+    EnvironmentFilter, FailedCreate, Guarded, HostRegistration, HostRemoval, IdempotencyRecord,
+    IdempotentKey, Inserted, Lease, Listing, NewEnvironment, OperationChange, Page, Registered,
+    Removal, SecretMap, StoredAnswer, TaskChange,
 };
 pub use vault::{Vault, VaultError};

@@ -14,7 +14,13 @@ use crate::sql::{Conn, binds};
 use crate::{Engine, OpenError};
 
 /// Every migration, in order.
-const MIGRATIONS: &[(&str, &str)] = &[("0001_base", include_str!("../migrations/0001_base.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("0001_base", include_str!("../migrations/0001_base.sql")),
+    (
+        "0002_dead_letters_idempotency",
+        include_str!("../migrations/0002_dead_letters_idempotency.sql"),
+    ),
+];
 
 /// The key of the advisory lock; any constant that is ours.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7310305820434786405)";

@@ -1,6 +1,7 @@
 //! The handle of an open store: opening, identity, closing. What can be done
 //! with it is in one file per resource.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -93,6 +94,7 @@ impl Store {
             replica_id,
             wakes: watch::Sender::new(0),
             stop: CancellationToken::new(),
+            write_failures: Mutex::default(),
             lock: Mutex::new(lock),
         });
         Ok(Self::start(core, target))
@@ -144,6 +146,16 @@ impl Store {
     /// It does not.
     pub async fn ping(&self) -> Result<(), StoreError> {
         self.read("answer", "SELECT 1", Vec::new()).await.map(drop)
+    }
+
+    /// How many writes failed since the start, by what they would have changed.
+    pub fn write_failures(&self) -> BTreeMap<&'static str, u64> {
+        self.inner
+            .core
+            .write_failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Finishes the writes under way, gives up this replica's leases and closes

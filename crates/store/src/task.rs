@@ -70,6 +70,7 @@ struct SetOutput {
 
 impl Write for SetOutput {
     type Out = ();
+    const ENTITY: &'static str = "task";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         let sql = "UPDATE tasks SET output_exit = $3, output_stdout = $4, output_stderr = $5 \

@@ -8,6 +8,7 @@ use fuse_model::{
     HostId, Labels, Operation, OperationKind, Redacted, State, TaskId,
 };
 use jiff::Timestamp;
+use serde_json::{Map, Value};
 
 /// The secrets of an environment by name.
 pub type SecretMap = BTreeMap<String, String>;
@@ -56,6 +57,40 @@ pub struct NewEnvironment {
     /// Entries to write with it. One of kind `vm.scheduled` gets the chosen
     /// host as `host_id`.
     pub audit: Vec<AuditEntry>,
+    /// The key that makes a repeat of the request harmless.
+    pub idempotency: Option<IdempotentKey>,
+}
+
+/// An idempotency key of a tenant's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotentKey {
+    /// The caller's key.
+    pub key: String,
+    /// Digest of the request, to tell a repeat from another use of the key.
+    pub fingerprint: [u8; 32],
+}
+
+/// What an idempotency key was used for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyRecord {
+    /// Digest of the request.
+    pub fingerprint: [u8; 32],
+    /// The environment that it made.
+    pub environment_id: EnvironmentId,
+    /// The environment's task.
+    pub task_id: TaskId,
+    /// What the caller was told; `None` while the create is under way, or when the
+    /// process ended before it could be kept.
+    pub answer: Option<StoredAnswer>,
+}
+
+/// An answer to a request, kept for its repeats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredAnswer {
+    /// HTTP status.
+    pub status: u16,
+    /// Body, JSON.
+    pub body: String,
 }
 
 /// What became of an insert.
@@ -71,6 +106,8 @@ pub enum Inserted {
     TaskAssigned(EnvironmentId),
     /// No candidate fits any more.
     NoCapacity,
+    /// The idempotency key is in use.
+    KeyTaken,
 }
 
 /// A create that failed before there was a record: placement found no host.
@@ -281,4 +318,64 @@ pub struct ApiKey {
     pub last_used_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
+}
+
+/// Something that was given up on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetter {
+    /// What was given up: `orphan_destroy`, `stuck_task` or `idle_timeout`.
+    pub kind: String,
+    /// On what: the id of a VM.
+    pub entity_id: String,
+    /// The task that it had; empty for an orphan.
+    pub task_id: String,
+    /// Why.
+    pub reason: String,
+    /// Failed attempts.
+    pub retry_count: u32,
+    /// Details.
+    pub payload: Map<String, Value>,
+}
+
+/// A dead letter as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetterRecord {
+    /// What it says.
+    pub letter: DeadLetter,
+    /// When it was written first.
+    pub first_seen_at: Timestamp,
+    /// When it was written last.
+    pub last_seen_at: Timestamp,
+}
+
+/// Which audit entries to list; empty matches all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// About this kind of thing: `vm`, `task`, `host`, `api`.
+    pub entity_type: Option<String>,
+    /// About this one.
+    pub entity_id: Option<String>,
+    /// Of this type, such as `vm.running`.
+    pub kind: Option<String>,
+    /// Not before.
+    pub since: Option<Timestamp>,
+    /// Before.
+    pub until: Option<Timestamp>,
+}
+
+/// An audit entry as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuditRecord {
+    /// Its place in the log.
+    pub place: i64,
+    /// What it is about.
+    pub entity_type: String,
+    /// Which one.
+    pub entity_id: String,
+    /// What happened.
+    pub kind: String,
+    /// Details.
+    pub payload: Map<String, Value>,
+    /// When.
+    pub at: Timestamp,
 }

@@ -55,6 +55,8 @@ pub(crate) enum Applied<T> {
 pub(crate) trait Write: Sized + Send + Sync + 'static {
     /// The answer.
     type Out: Send + 'static;
+    /// What it changes, for the count of failures.
+    const ENTITY: &'static str;
 
     /// Runs the statements.
     fn apply(
@@ -67,6 +69,8 @@ pub(crate) trait Write: Sized + Send + Sync + 'static {
 pub(crate) trait WriteMany: Sized + Send + Sync + 'static {
     /// The answer to each.
     type Out: Send + 'static;
+    /// What it changes, for the count of failures.
+    const ENTITY: &'static str;
 
     /// Runs the statements for all of `writes` and answers in their order.
     fn apply_all(
@@ -77,6 +81,7 @@ pub(crate) trait WriteMany: Sized + Send + Sync + 'static {
 
 impl<W: Write> WriteMany for W {
     type Out = W::Out;
+    const ENTITY: &'static str = <W as Write>::ENTITY;
 
     async fn apply_all(
         writes: &[&Self],
@@ -105,6 +110,9 @@ trait Job: Any + Send {
     /// Runs jobs of this kind.
     fn runner(&self) -> Runner;
 
+    /// What it changes.
+    fn entity(&self) -> &'static str;
+
     /// Answers the caller: what was remembered, or the error.
     fn finish(self: Box<Self>, outcome: Result<(), StoreError>);
 }
@@ -122,6 +130,10 @@ impl<W: WriteMany> Job for Queued<W> {
 
     fn runner(&self) -> Runner {
         |jobs, tx| Box::pin(run_kind::<W>(jobs, tx))
+    }
+
+    fn entity(&self) -> &'static str {
+        W::ENTITY
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
@@ -233,10 +245,10 @@ impl Writer {
     /// Runs the jobs in one transaction, or one by one if that does not do.
     async fn run_batch(&self, mut jobs: Vec<Box<dyn Job>>) {
         match self.attempt(&mut jobs).await {
-            Ended::Committed | Ended::RolledBack => finish(jobs, &Ok(())),
+            Ended::Committed | Ended::RolledBack => self.finish(jobs, &Ok(())),
             // The database is gone: it would be for each of them.
             Ended::Failed(error @ StoreError::Unavailable { .. }) if !error.is_contention() => {
-                finish(jobs, &Err(error));
+                self.finish(jobs, &Err(error));
             }
             Ended::Undone | Ended::Failed(_) => {
                 for job in jobs {
@@ -260,7 +272,7 @@ impl Writer {
                 Ended::Failed(error) => break Err(error),
             }
         };
-        finish(jobs, &outcome);
+        self.finish(jobs, &outcome);
     }
 
     async fn attempt(&self, jobs: &mut [Box<dyn Job>]) -> Ended {
@@ -296,6 +308,15 @@ impl Writer {
         Ok(conn)
     }
 
+    fn finish(&self, jobs: Vec<Box<dyn Job>>, outcome: &Result<(), StoreError>) {
+        for job in jobs {
+            if outcome.is_err() {
+                self.core.count_write_failure(job.entity());
+            }
+            job.finish(outcome.clone());
+        }
+    }
+
     async fn commit(&self, tx: &mut Tx<'_>) -> Ended {
         let had_events = match tx.flush(self.core.engine).await {
             Ok(Flushed::Written { events }) => events,
@@ -328,10 +349,4 @@ async fn run_all(tx: &mut Tx<'_>, jobs: &mut [Box<dyn Job>]) -> Result<(), Ended
         }
     }
     Ok(())
-}
-
-fn finish(jobs: Vec<Box<dyn Job>>, outcome: &Result<(), StoreError>) {
-    for job in jobs {
-        job.finish(outcome.clone());
-    }
 }

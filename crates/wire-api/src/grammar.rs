@@ -64,6 +64,12 @@ pub fn is_request_id(text: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
+/// Whether `text` may be an `Idempotency-Key`: 1 to 255 visible ASCII characters.
+#[must_use]
+pub fn is_idempotency_key(text: &str) -> bool {
+    (1..=255).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,7 +39,8 @@ pub use event::{Event, KIND_STATE, KIND_STEP};
 pub use exec::{ExecCommand, ExecRequest, ExecResponse};
 pub use files::{FileBody, GuestFile, MAX_FILES_BYTES};
 pub use grammar::{
-    is_dns_label, is_label_part, is_request_id, normalize_arch, normalize_mig_profile,
+    is_dns_label, is_idempotency_key, is_label_part, is_request_id, normalize_arch,
+    normalize_mig_profile,
 };
 pub use host::{
     AgentStatus, Allocated, Capacity, GpuDevice, Host, HostList, MigInstance, RegisterHost,

@@ -3,7 +3,7 @@
 
 use fuse_model::{Arch, Environment, EnvironmentId, EnvironmentSpec, HostId, Redacted, TaskId};
 use fuse_planner::{PlacementError, place};
-use fuse_store::{FailedCreate, Inserted, NewEnvironment};
+use fuse_store::{FailedCreate, IdempotentKey, Inserted, NewEnvironment};
 use fuse_wire_api::{CheckedCreate, Spec};
 
 use super::{StoredRequest, boot::script_limit};
@@ -29,6 +29,7 @@ impl Control {
         &self,
         request: &CheckedCreate,
         tenant: String,
+        key: Option<IdempotentKey>,
     ) -> Result<Environment, Error> {
         self.check_script_bound(request)?;
         if !request.seed_snapshot_id.is_empty() {
@@ -57,12 +58,14 @@ impl Control {
                 secrets: Redacted::new(request.secrets.clone()),
                 operation_ttl: OPERATION_TTL,
                 audit: audit::accepted(&id, &task, &choice.scheduled),
+                idempotency: key.clone(),
             };
             match self.inner.store.environment_insert_and_reserve(new).await? {
                 Inserted::Created(record) => return Ok(record),
                 Inserted::TaskAssigned(existing) => {
                     return Err(Error::TaskAssigned { task, existing });
                 }
+                Inserted::KeyTaken => return Err(Error::KeyTaken),
                 Inserted::NoCapacity => {}
             }
         }

@@ -16,6 +16,7 @@
 mod accept;
 mod boot;
 mod failure;
+mod once;
 mod request;
 mod script;
 
@@ -25,6 +26,7 @@ use fuse_wire_api::CheckedCreate;
 use tokio::sync::oneshot;
 
 pub use failure::{CreateFailure, Phase};
+pub use once::{CreatedOnce, Once, Repeat, Wording};
 
 pub(crate) use boot::start_request;
 pub(crate) use request::StoredRequest;
@@ -72,14 +74,24 @@ impl Control {
         request: CheckedCreate,
         tenant: String,
     ) -> Result<Creation, Error> {
+        self.create_with(request, tenant, None).await
+    }
+
+    async fn create_with(
+        &self,
+        request: CheckedCreate,
+        tenant: String,
+        once: Option<Once>,
+    ) -> Result<Creation, Error> {
         let control = self.clone();
         self.detached(async move {
-            let accepted = control.accept(&request, tenant).await?;
+            let key = once.as_ref().map(|once| once.key.clone());
+            let accepted = control.accept(&request, tenant, key).await?;
             let (sender, finished) = oneshot::channel();
             let record = accepted.clone();
             let worker = control.clone();
             control.spawn(async move {
-                let outcome = Box::pin(worker.bring_up(record, request)).await;
+                let outcome = Box::pin(worker.bring_up(record, request, once)).await;
                 // An error here means that nobody waits for the outcome.
                 let _gone = sender.send(outcome);
             });
@@ -93,6 +105,7 @@ impl Control {
         &self,
         record: Environment,
         request: CheckedCreate,
+        once: Option<Once>,
     ) -> Result<Environment, Error> {
         let registration = self.inner.inflight.begin(&record.id);
         let redactor = Redactor::new(
@@ -116,12 +129,21 @@ impl Control {
         };
         let failed = match outcome {
             Ok(booted) => match self.commit_running(&record, &request, booted).await? {
-                Some(running) => return Ok(running),
+                Some(running) => {
+                    let outcome = Ok(running);
+                    self.keep_answer(&record, once.as_ref(), &outcome).await;
+                    return outcome;
+                }
                 None => BootError::TakenOver,
             },
             Err(failed) => failed,
         };
-        Err(self.undo(&record, failed, &redactor).await.into())
+        let failure = failed.redacted(&record.id, &redactor);
+        let outcome = Err(failure.clone().into());
+        // Before the record goes: who sees it gone finds the answer.
+        self.keep_answer(&record, once.as_ref(), &outcome).await;
+        self.undo(&record, &failed, failure).await;
+        outcome
     }
 
     /// `None` when the record was changed or removed meanwhile: somebody destroys it.
@@ -160,16 +182,10 @@ impl Control {
 
     /// Destroys what was made and removes the record. Who took the environment over
     /// does that himself.
-    async fn undo(
-        &self,
-        record: &Environment,
-        failed: BootError,
-        redactor: &Redactor,
-    ) -> CreateFailure {
-        let failure = failed.redacted(&record.id, redactor);
+    async fn undo(&self, record: &Environment, failed: &BootError, failure: CreateFailure) {
         if matches!(failed, BootError::TakenOver) {
             tracing::info!(vm_id = %record.id, "create was taken over");
-            return failure;
+            return;
         }
         tracing::warn!(
             vm_id = %record.id, host_id = host(record), step = failed.step(),
@@ -179,9 +195,9 @@ impl Control {
             self.destroy_leftover(record).await;
         }
         let removal = Removal {
-            error: failure.message.clone(),
-            task: TaskChange::Failed(failure.message.clone()),
             audit: audit::provision_failed(record, &failure.message),
+            task: TaskChange::Failed(failure.message.clone()),
+            error: failure.message,
         };
         let removed = self
             .inner
@@ -199,7 +215,6 @@ impl Control {
                 "cannot remove a failed environment, recovery will"
             ),
         }
-        failure
     }
 
     /// Best effort: a VM that stays behind is an orphan, and the reconcile loop

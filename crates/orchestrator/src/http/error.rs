@@ -10,6 +10,7 @@ use axum::{
 };
 use fuse_control::{Error, RegisterError, chain};
 use fuse_model::ErrorKind;
+use fuse_store::StoredAnswer;
 use fuse_wire_api::{DecodeError, ErrorBody, ErrorCode, ErrorEnvelope, Violation};
 
 /// A failed request.
@@ -176,12 +177,19 @@ impl From<DecodeError> for ApiError {
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
-        let (status, code) = status_and_code(&error);
         if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Unavailable) {
             tracing::error!(error = %chain(&error), "request failed");
         }
+        Self::of(&error)
+    }
+}
+
+impl ApiError {
+    /// What the caller is told of a failed use case.
+    pub(crate) fn of(error: &Error) -> Self {
+        let (status, code) = status_and_code(error);
         // What the store says is for the log: it may name tables and files.
-        if let Error::Store(e) = &error {
+        if let Error::Store(e) = error {
             return match e.kind() {
                 ErrorKind::Unavailable => Self::new(
                     status,
@@ -202,6 +210,15 @@ impl From<Error> for ApiError {
         let mut answer = Self::new(status, code, error.to_string());
         answer.body.details = error.details();
         answer
+    }
+
+    /// The answer in the form in which it is kept for repeats.
+    pub(crate) fn into_stored(self) -> StoredAnswer {
+        StoredAnswer {
+            status: self.status.as_u16(),
+            // Plain structs always serialise.
+            body: serde_json::to_string(&ErrorEnvelope { error: self.body }).unwrap_or_default(),
+        }
     }
 }
 

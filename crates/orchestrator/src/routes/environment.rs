@@ -9,8 +9,8 @@ use axum::{
     http::{HeaderMap, HeaderName, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use fuse_control::Command;
-use fuse_model::{EnvironmentId, HostId, State as LifeState, TaskId};
+use fuse_control::{Command, CreatedOnce, Creation};
+use fuse_model::{self as model, EnvironmentId, HostId, State as LifeState, TaskId};
 use fuse_store::{EnvironmentFilter, Page};
 use fuse_wire_api::{
     CreateEnvironment, Environment, EnvironmentList, ExecRequest, ExecResponse, IdCursor, Scope,
@@ -22,6 +22,8 @@ use crate::{
     server::Unhurried,
     views,
 };
+
+use super::once;
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -42,17 +44,45 @@ pub(super) async fn create(
             .check_pin(&HostId::new(request.spec.host_id.clone()))
             .await?;
     }
-    let creation = app
+    let once = once::key_of(&headers, &request)?;
+    let (request, tenant) = (request.check_tail()?, principal.tenant());
+    let is_async = prefers_async(&headers);
+    let Some(once) = once else {
+        let creation = app.control.environment_create(request, tenant).await?;
+        return answer(creation, is_async).await;
+    };
+    match app
         .control
-        .environment_create(request.check_tail()?, principal.tenant())
-        .await?;
-    if prefers_async(&headers) {
-        let view = views::environment(creation.accepted().clone());
-        let applied = [(PREFERENCE_APPLIED, RESPOND_ASYNC)];
-        return Ok((StatusCode::ACCEPTED, applied, Json(view)).into_response());
+        .environment_create_once(request, tenant, once)
+        .await?
+    {
+        CreatedOnce::New(creation) => answer(creation, is_async).await,
+        CreatedOnce::Answered(given) => Ok(once::replay(given)),
+        CreatedOnce::UnderWay(repeat) => {
+            if is_async && let Ok(record) = app.control.environment_get(&repeat.environment).await {
+                return Ok(accepted(record));
+            }
+            Ok(once::replay(app.control.environment_created(repeat).await?))
+        }
+    }
+}
+
+async fn answer(creation: Creation, is_async: bool) -> Result<Response, ApiError> {
+    if is_async {
+        return Ok(accepted(creation.accepted().clone()));
     }
     let environment = creation.finished().await?;
     Ok((StatusCode::CREATED, Json(views::environment(environment))).into_response())
+}
+
+fn accepted(record: model::Environment) -> Response {
+    let applied = [(PREFERENCE_APPLIED, RESPOND_ASYNC)];
+    (
+        StatusCode::ACCEPTED,
+        applied,
+        Json(views::environment(record)),
+    )
+        .into_response()
 }
 
 /// `Prefer: respond-async`, alone or among other preferences (RFC 7240).

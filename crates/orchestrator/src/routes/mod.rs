@@ -4,6 +4,7 @@ pub(crate) mod api_key;
 mod environment;
 mod event;
 mod host;
+mod once;
 mod service;
 mod session;
 mod task;

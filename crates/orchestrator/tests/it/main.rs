@@ -13,6 +13,7 @@ mod connection;
 mod create;
 mod events;
 mod hosts;
+mod idempotency;
 mod keys;
 mod postgres;
 mod process;

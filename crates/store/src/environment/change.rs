@@ -63,6 +63,7 @@ pub(super) struct Update {
 
 impl WriteMany for Update {
     type Out = Guarded<Environment>;
+    const ENTITY: &'static str = "vm";
 
     async fn apply_all(
         writes: &[&Self],

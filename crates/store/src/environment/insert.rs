@@ -10,6 +10,7 @@ use fuse_model::{
 use super::change::taken;
 use crate::effects::Charge;
 use crate::host::charge_in_tx;
+use crate::idempotency::claim_in_tx;
 use crate::multi_row::{MultiRow, rounds};
 use crate::sql::{Bind, Row, binds, to_json};
 use crate::tx::Tx;
@@ -53,6 +54,7 @@ pub(super) struct Insert {
 
 impl WriteMany for Insert {
     type Out = Inserted;
+    const ENTITY: &'static str = "vm";
 
     async fn apply_all(
         writes: &[&Self],
@@ -89,6 +91,7 @@ async fn apply_round(
     for write in writes {
         steps.push(match holders.get(&write.new.task_id) {
             Some(holder) => Step::Refused(Applied::Keep(Inserted::TaskAssigned(holder.clone()))),
+            None if !write.claim_key(tx).await? => Step::Refused(Applied::Undo(Inserted::KeyTaken)),
             None => write.prepare(tx).await?,
         });
     }
@@ -113,6 +116,14 @@ enum Step {
 }
 
 impl Insert {
+    /// Takes the request's idempotency key, if it has one.
+    async fn claim_key(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
+        match &self.new.idempotency {
+            Some(key) => claim_in_tx(tx, key, &self.new).await,
+            None => Ok(true),
+        }
+    }
+
     /// Charges a host and makes the record. A refusal has to take back the claim
     /// on the task.
     async fn prepare(&self, tx: &mut Tx<'_>) -> Result<Step, StoreError> {
@@ -221,6 +232,7 @@ pub(super) struct InsertFailed(pub(super) FailedCreate);
 
 impl Write for InsertFailed {
     type Out = Option<EnvironmentId>;
+    const ENTITY: &'static str = "vm";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
         let failed = &self.0;

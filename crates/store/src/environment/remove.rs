@@ -36,6 +36,7 @@ const DELETE: MultiRow = MultiRow {
 
 impl WriteMany for Remove {
     type Out = Guarded<()>;
+    const ENTITY: &'static str = "vm";
 
     async fn apply_all(
         writes: &[&Self],

@@ -145,6 +145,7 @@ pub(crate) fn new_environment(task: &str, cpus: i32, candidates: &[&str]) -> New
             AuditEntry::new(AuditKind::VmProvisioning, format!("fuse-{task}")),
             AuditEntry::new(AuditKind::VmScheduled, format!("fuse-{task}")),
         ],
+        idempotency: None,
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Error, Settings, events::Hub, inflight::Inflight, provider::Providers,
+    Error, Settings, events::Hub, inflight::Inflight, metrics::Metrics, provider::Providers,
     reachability::Reachability, reconcile::Progress,
 };
 
@@ -35,6 +35,7 @@ pub(crate) struct Inner {
     pub(crate) inflight: Inflight,
     pub(crate) reachability: Reachability,
     pub(crate) progress: Progress,
+    pub(crate) metrics: Metrics,
     /// Wakes the reconcile loop before its time.
     pub(crate) wake: Notify,
     audits: Arc<Semaphore>,
@@ -57,14 +58,16 @@ impl Control {
             .as_ref()
             .map(|(url, token)| (url.clone(), Redacted::new(token.expose().clone())));
         let providers = Providers::new(store.clone(), default)?;
+        let metrics = Metrics::new();
         let inner = Inner {
-            hub: Hub::new(store.clone()),
+            hub: Hub::new(store.clone(), metrics.coalesced.clone()),
             store,
             settings,
             providers,
             inflight: Inflight::default(),
             reachability: Reachability::default(),
             progress: Progress::default(),
+            metrics,
             wake: Notify::new(),
             audits: Arc::new(Semaphore::new(AUDITS_IN_FLIGHT)),
             tasks: TaskTracker::new(),
@@ -98,6 +101,16 @@ impl Control {
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.inner.settings
+    }
+
+    /// What is counted, up to now.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        let failures = self.inner.store.write_failures();
+        self.inner
+            .metrics
+            .count_write_failures(failures.into_iter());
+        &self.inner.metrics
     }
 
     /// Writes an audit entry that belongs to no use case, without waiting for it. Under

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     VERSION,
     config::Config,
-    http::{App, router},
+    http::{App, HttpMetrics, router},
     logging,
     server::{self, Listening},
 };
@@ -36,7 +36,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     control.run();
     let app = App::new(control.clone(), config.auth())
         .restricted_to(config.allowlist.clone())
-        .with_secure_cookies(config.has_secure_cookies());
+        .with_secure_cookies(config.has_secure_cookies())
+        .counted_by(HttpMetrics::register(&control)?);
     let stop = CancellationToken::new();
     let signals = stop.clone();
     let draining = control.clone();

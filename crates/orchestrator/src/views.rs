@@ -148,6 +148,32 @@ pub(crate) fn api_key(key: fuse_store::ApiKey) -> wire::ApiKey {
     }
 }
 
+/// An entry of the audit log.
+pub(crate) fn audit_event(record: fuse_store::AuditRecord) -> wire::AuditEvent {
+    wire::AuditEvent {
+        entity_type: record.entity_type,
+        entity_id: record.entity_id,
+        kind: record.kind,
+        payload: record.payload,
+        created_at: record.at,
+    }
+}
+
+/// A dead letter.
+pub(crate) fn dead_letter(record: fuse_store::DeadLetterRecord) -> wire::DeadLetter {
+    let letter = record.letter;
+    wire::DeadLetter {
+        kind: letter.kind,
+        entity_id: letter.entity_id,
+        task_id: letter.task_id,
+        reason: letter.reason,
+        retry_count: letter.retry_count,
+        payload: letter.payload,
+        first_seen_at: record.first_seen_at,
+        last_seen_at: record.last_seen_at,
+    }
+}
+
 /// Output as text; what is not UTF-8 is replaced by U+FFFD.
 pub(crate) fn lossy(output: Vec<u8>) -> String {
     String::from_utf8(output).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())

@@ -12,6 +12,7 @@
 //! Used by the orchestrator (server side) and by `fuse-client` (caller side).
 
 mod api_key;
+mod audit;
 mod create;
 mod environment;
 mod error;
@@ -30,6 +31,7 @@ mod task;
 mod workload;
 
 pub use api_key::{ApiKey, ApiKeyList, CreateApiKey, CreatedApiKey, Scope};
+pub use audit::{AuditEvent, AuditEventList, DeadLetter, DeadLetterList};
 pub use create::{CheckedCreate, CreateEnvironment};
 pub use environment::{
     EgressHealth, EgressStatus, Endpoint, Environment, EnvironmentList, Health, ListEnvironments,

@@ -7,6 +7,8 @@
 //! If a process dies in between, recovery finishes or undoes the create, and the answer
 //! is made from what it left.
 
+use std::collections::BTreeMap;
+
 use fuse_model::{Environment, EnvironmentId, ErrorKind, State, TaskId};
 use fuse_store::{IdempotencyRecord, IdempotentKey, StoredAnswer};
 use fuse_wire_api::CheckedCreate;
@@ -30,7 +32,7 @@ pub struct Once {
 #[derive(Debug)]
 pub enum CreatedOnce {
     /// It is the first of its kind.
-    New(Creation),
+    New(Box<Creation>),
     /// It is a repeat, and this is the answer.
     Answered(StoredAnswer),
     /// It is a repeat of a create that is under way, or whose answer got lost.
@@ -73,7 +75,7 @@ impl Control {
                     None => Err(refused),
                 }
             }
-            outcome => outcome.map(CreatedOnce::New),
+            outcome => outcome.map(|creation| CreatedOnce::New(Box::new(creation))),
         }
     }
 
@@ -123,7 +125,7 @@ impl Control {
             kind: ErrorKind::Internal,
             message: message
                 .unwrap_or_else(|| format!("vm {} was created and is gone", repeat.environment)),
-            details: Default::default(),
+            details: BTreeMap::new(),
         })
     }
 

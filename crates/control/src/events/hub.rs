@@ -13,6 +13,7 @@ use std::{
 
 use fuse_model::{EnvironmentEvent, EnvironmentId};
 use fuse_store::{Store, StoreError};
+use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
 use super::mailbox::Mailbox;
@@ -28,6 +29,8 @@ type Subscribers = HashMap<EnvironmentId, Vec<Arc<Mailbox>>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
     store: Store,
+    /// Events that a full mailbox merged.
+    coalesced: IntCounter,
     subscribers: Arc<Mutex<Subscribers>>,
     cursor: Arc<tokio::sync::Mutex<Option<i64>>>,
 }
@@ -41,9 +44,10 @@ pub(super) struct Subscription {
 }
 
 impl Hub {
-    pub(crate) fn new(store: Store) -> Self {
+    pub(crate) fn new(store: Store, coalesced: IntCounter) -> Self {
         Self {
             store,
+            coalesced,
             subscribers: Arc::default(),
             cursor: Arc::default(),
         }
@@ -88,7 +92,9 @@ impl Hub {
         let subscribers = self.lock();
         for event in events {
             for mailbox in subscribers.get(&event.environment_id).into_iter().flatten() {
-                mailbox.push(event.clone());
+                if mailbox.push(event.clone()) {
+                    self.coalesced.inc();
+                }
             }
         }
     }

@@ -20,14 +20,17 @@ pub(super) struct Mailbox {
 impl Mailbox {
     /// Adds an event. When the queue is full it takes the place of the newest one: the
     /// latest state is what counts, and nothing follows a terminal event.
-    pub(super) fn push(&self, event: EnvironmentEvent) {
+    /// Answers whether one was lost.
+    pub(super) fn push(&self, event: EnvironmentEvent) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.len() >= CAPACITY {
+        let is_full = queue.len() >= CAPACITY;
+        if is_full {
             queue.pop_back();
         }
         queue.push_back(event);
         drop(queue);
         self.filled.notify_one();
+        is_full
     }
 
     /// Takes the oldest event, waiting for one.

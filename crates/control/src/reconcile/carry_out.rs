@@ -1,8 +1,8 @@
 //! Carries out what the planner decided.
 
-use fuse_model::{Environment, EnvironmentId, OperationKind, Trigger};
+use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, OperationKind, Trigger};
 use fuse_planner::{Action, Memory};
-use fuse_store::{Change, Guarded, OperationChange, StoreError, TaskChange};
+use fuse_store::{Change, DeadLetter, Guarded, OperationChange, StoreError, TaskChange};
 use futures_util::{StreamExt as _, stream};
 
 use super::{PARALLEL, cycle::Picture};
@@ -43,17 +43,34 @@ impl Control {
             .await;
         for action in failed {
             if let Action::DestroyOrphan { place, vm } = action {
+                self.inner.metrics.passes.orphans_failed.inc();
                 let failures = memory.orphan_failed(&place, &vm);
                 if failures == self.inner.settings.orphan_max_retries {
-                    tracing::error!(
-                        vm_id = vm,
-                        place,
-                        failures,
-                        "an orphaned VM cannot be destroyed; it is left alone until it disappears"
-                    );
+                    self.leave_orphan(place, vm, failures).await;
                 }
             }
         }
+    }
+
+    /// An orphan that cannot be destroyed is left alone until it disappears.
+    async fn leave_orphan(&self, place: String, vm: String, failures: u32) {
+        self.inner.metrics.passes.orphans_dead.inc();
+        self.audit(
+            AuditEntry::new(AuditKind::VmOrphanDeadLettered, vm.as_str())
+                .with("place", place.as_str())
+                .with("retry_count", failures),
+        );
+        let mut payload = serde_json::Map::new();
+        payload.insert("place".to_owned(), place.into());
+        let letter = DeadLetter {
+            kind: "orphan_destroy".to_owned(),
+            entity_id: vm,
+            task_id: String::new(),
+            reason: "an orphaned VM cannot be destroyed".to_owned(),
+            retry_count: failures,
+            payload,
+        };
+        self.give_up_on(letter).await;
     }
 
     async fn act(
@@ -92,6 +109,7 @@ impl Control {
                 }
                 if let Some(site) = picture.sites.get(place) {
                     site.provider.destroy(&id).await?;
+                    self.inner.metrics.passes.orphans_destroyed.inc();
                     tracing::warn!(vm_id = vm, place, "destroyed an orphaned VM");
                 }
             }
@@ -119,7 +137,10 @@ impl Control {
             .environment_transition(record, trigger, change)
             .await?
         {
-            Guarded::Updated(lost) => self.remove_destroyed(&lost).await,
+            Guarded::Updated(lost) => {
+                self.inner.metrics.passes.missing.inc();
+                self.remove_destroyed(&lost).await
+            }
             // It moved on since the table was read: the next cycle looks again.
             Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(()),
         }

@@ -48,6 +48,7 @@ impl Control {
     ) -> Result<bool, StoreError> {
         self.pick_up_interrupted().await?;
         let picture = self.picture().await?;
+        self.show_counts(&picture);
         let fleet = self.inner.store.fleet_id();
         let retries = self.inner.settings.orphan_max_retries;
         let plan = state
@@ -73,6 +74,22 @@ impl Control {
             tracing::info!(environments = picture.records.len(), "recovery completed");
         }
         Ok(plan.unsettled)
+    }
+
+    fn show_counts(&self, picture: &Picture) {
+        let listed: usize = picture
+            .listings
+            .values()
+            .map(|listing| match listing {
+                Listing::Vms(vms) => vms.len(),
+                Listing::NoInventory | Listing::Unknown => 0,
+            })
+            .sum();
+        let show = |gauge: &prometheus::IntGauge, count: usize| {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        };
+        show(&self.inner.metrics.cycle.tracked, picture.records.len());
+        show(&self.inner.metrics.cycle.listed, listed);
     }
 
     async fn picture(&self) -> Result<Picture, StoreError> {
@@ -204,6 +221,10 @@ impl Control {
 
     /// Notes whether a host's agent answers, and tells when that changed.
     async fn note_contact(&self, host: &HostId, error: Option<String>) {
+        if error.is_some() {
+            let errors = &self.inner.metrics.list_errors;
+            errors.with_label_values(&[host.as_str()]).inc();
+        }
         let known = self.inner.reachability.get(host).is_some();
         let changed = self.inner.reachability.note(host, error.clone());
         if !changed {

@@ -2,7 +2,7 @@
 
 use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, OperationKind, Trigger};
 use fuse_planner::{Limits, Overrun, Strike, Strikes};
-use fuse_store::{Change, Guarded, OperationChange, TaskChange};
+use fuse_store::{Change, DeadLetter, Guarded, OperationChange, TaskChange};
 
 use crate::{
     Control, Error,
@@ -45,6 +45,11 @@ impl Control {
     }
 
     async fn suspect(&self, record: &Environment, overrun: &Overrun) -> Result<(), Error> {
+        let metrics = &self.inner.metrics.passes;
+        match overrun {
+            Overrun::Runtime { .. } => metrics.stuck_suspected.inc(),
+            Overrun::Idle { .. } => metrics.idle_suspected.inc(),
+        }
         let entry = match (overrun, &record.task_id) {
             (Overrun::Runtime { .. }, Some(task)) => {
                 AuditEntry::new(AuditKind::TaskStuckSuspected, task.as_str())
@@ -56,9 +61,9 @@ impl Control {
     }
 
     async fn end_overrun(&self, record: &Environment, overrun: &Overrun) -> Result<(), Error> {
-        let (trigger, reason) = match overrun {
-            Overrun::Runtime { .. } => (Trigger::RuntimeExceeded, Reason::StuckTask),
-            Overrun::Idle { .. } => (Trigger::IdleExceeded, Reason::IdleTimeout),
+        let (trigger, reason, kind) = match overrun {
+            Overrun::Runtime { .. } => (Trigger::RuntimeExceeded, Reason::StuckTask, "stuck_task"),
+            Overrun::Idle { .. } => (Trigger::IdleExceeded, Reason::IdleTimeout, "idle_timeout"),
         };
         if self.is_at_work(record) {
             return Ok(());
@@ -80,8 +85,32 @@ impl Control {
             .environment_transition(record, trigger, change)
             .await?
         {
-            Guarded::Updated(record) => self.finish_destroy(record).await,
+            Guarded::Updated(ended) => {
+                let metrics = &self.inner.metrics.passes;
+                match overrun {
+                    Overrun::Runtime { .. } => metrics.stuck_failed.inc(),
+                    Overrun::Idle { .. } => metrics.idle_failed.inc(),
+                }
+                // The task has left the record by now.
+                self.give_up_on(dead_letter(record, kind, text)).await;
+                self.finish_destroy(ended).await
+            }
             Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(()),
         }
+    }
+}
+
+fn dead_letter(record: &Environment, kind: &str, reason: String) -> DeadLetter {
+    DeadLetter {
+        kind: kind.to_owned(),
+        entity_id: record.id.to_string(),
+        task_id: record
+            .task_id
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        reason,
+        retry_count: 0,
+        payload: serde_json::Map::new(),
     }
 }

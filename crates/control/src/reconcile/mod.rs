@@ -35,6 +35,8 @@ const LOOK_FOR_INTERRUPTED: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// Events of a gone environment stay readable for this long.
 const KEEP_EVENTS: Duration = Duration::from_secs(60);
+/// Old idempotency keys that a cycle forgets.
+const PRUNE_KEYS: u32 = 10_000;
 /// Work on different environments that a cycle does side by side.
 const PARALLEL: usize = 16;
 
@@ -81,6 +83,7 @@ impl Control {
             Ok(None) => {
                 // Another replica looks after the fleet.
                 state.epoch = None;
+                self.inner.metrics.follow();
                 self.inner.progress.completed();
             }
             Err(e) => log(&e, "cannot take the reconcile lease"),
@@ -95,17 +98,28 @@ impl Control {
                 ..State::default()
             };
         }
+        let metrics = &self.inner.metrics;
+        metrics.cycle.leader.set(1);
+        metrics.cycle.count.inc();
+        // Observes when it is dropped, so also for a cycle that did not get to its end.
+        let timer = metrics.cycle.seconds.start_timer();
         let outcome = tokio::select! {
             outcome = self.cycle(state, recovery) => outcome,
             () = self.keep_lease(lease) => {
                 tracing::warn!("lost the reconcile lease in the middle of a cycle");
                 state.epoch = None;
+                metrics.follow();
                 return;
             }
         };
+        drop(timer);
         match outcome {
             Ok(unsettled) => {
                 self.inner.progress.completed();
+                metrics
+                    .cycle
+                    .last_success
+                    .set(self.inner.store.now().as_duration().as_secs_f64());
                 state.short_pause = self.next_pause(state.short_pause, unsettled);
             }
             Err(e) => {
@@ -117,7 +131,24 @@ impl Control {
                 }
             }
         }
+        self.show_hosts().await;
         self.prune_events().await;
+        if let Err(e) = self.inner.store.idempotency_prune(PRUNE_KEYS).await {
+            log(&e, "cannot prune idempotency keys");
+        }
+    }
+
+    async fn show_hosts(&self) {
+        match self.inner.store.host_list_all().await {
+            Ok(hosts) => {
+                let hosts: Vec<_> = hosts
+                    .into_iter()
+                    .map(|host| self.host_status(host))
+                    .collect();
+                self.inner.metrics.show_hosts(&hosts);
+            }
+            Err(e) => log(&e, "cannot read the hosts for their metrics"),
+        }
     }
 
     /// Completes when the lease is lost.

@@ -10,7 +10,7 @@ use axum::{
 };
 use fuse_model::AuditKind;
 
-use super::{ApiError, App, auth};
+use super::{ApiError, App, auth, metrics::BeforeRouting};
 use crate::server::Peer;
 
 /// An address block.
@@ -106,7 +106,7 @@ pub(super) async fn admit(State(app): State<App>, request: Request, next: Next) 
         return next.run(request).await;
     }
     let Some(Peer(peer)) = request.extensions().get::<Peer>().copied() else {
-        return ApiError::forbidden("could not parse remote address").into_response();
+        return refuse("could not parse remote address");
     };
     if app.allowlist.admits(peer.ip()) {
         return next.run(request).await;
@@ -114,7 +114,13 @@ pub(super) async fn admit(State(app): State<App>, request: Request, next: Next) 
     let (parts, _body) = request.into_parts();
     app.control
         .audit(auth::refusal(AuditKind::IpRejected, &parts));
-    ApiError::forbidden("source address not in allowlist").into_response()
+    refuse("source address not in allowlist")
+}
+
+fn refuse(message: &str) -> Response {
+    let mut response = ApiError::forbidden(message).into_response();
+    response.extensions_mut().insert(BeforeRouting);
+    response
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The HTTP surface around the routes: layers, authentication, bodies, errors.
 //!
-//! Order, outermost first: the outer probes; `Server`, request id and span; address
-//! allowlist; route match (404 and 405 answer here, without credentials);
+//! Order, outermost first: the outer probes; `Server`, request id and span; counting;
+//! address allowlist; route match (404 and 405 answer here, without credentials);
 //! authentication (all but login and logout); the master check of routes that need
 //! it; handler.
 
@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod error;
 mod layers;
+pub(crate) mod metrics;
 mod principal;
 mod query;
 mod session;
@@ -22,6 +23,7 @@ use fuse_control::Control;
 
 pub use allowlist::Allowlist;
 pub use auth::Auth;
+pub use metrics::HttpMetrics;
 
 pub(crate) use auth::note_failure;
 pub(crate) use body::{Limit, read_optional, read_required};
@@ -41,6 +43,7 @@ pub struct App {
     pub(crate) allowlist: Allowlist,
     pub(crate) secure_cookies: bool,
     pub(crate) logins: Arc<Throttle>,
+    pub(crate) metrics: Option<HttpMetrics>,
 }
 
 impl App {
@@ -53,6 +56,7 @@ impl App {
             allowlist: Allowlist::default(),
             secure_cookies: false,
             logins: Arc::default(),
+            metrics: None,
         }
     }
 
@@ -60,6 +64,13 @@ impl App {
     #[must_use]
     pub fn restricted_to(mut self, allowlist: Allowlist) -> Self {
         self.allowlist = allowlist;
+        self
+    }
+
+    /// The same, with its requests counted.
+    #[must_use]
+    pub fn counted_by(mut self, metrics: HttpMetrics) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -110,6 +121,7 @@ pub fn router(app: App) -> Router {
             app.clone(),
             allowlist::admit,
         ))
+        .layer(middleware::from_fn_with_state(app.clone(), metrics::count))
         .layer(middleware::from_fn(layers::identify))
         .with_state(app.clone());
     routes::outer(app).fallback_service(main)

@@ -56,7 +56,7 @@ pub(super) async fn create(
         .environment_create_once(request, tenant, once)
         .await?
     {
-        CreatedOnce::New(creation) => answer(creation, is_async).await,
+        CreatedOnce::New(creation) => answer(*creation, is_async).await,
         CreatedOnce::Answered(given) => Ok(once::replay(given)),
         CreatedOnce::UnderWay(repeat) => {
             if is_async && let Ok(record) = app.control.environment_get(&repeat.environment).await {

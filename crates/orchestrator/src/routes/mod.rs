@@ -1,6 +1,7 @@
 //! Every route. A test fails when one is added here without a row in its table.
 
 pub(crate) mod api_key;
+mod audit;
 mod environment;
 mod event;
 mod host;
@@ -16,7 +17,7 @@ use axum::{
     routing::{MethodFilter, MethodRouter, on},
 };
 
-use crate::http::{ApiError, App};
+use crate::http::{ApiError, App, metrics};
 
 /// Who may call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub(crate) fn table() -> Vec<Route> {
         GET    "/v1/api-keys"                   => api_key::list, master "API key management requires the master token";
         POST   "/v1/api-keys"                   => api_key::create, master "API key management requires the master token";
         DELETE "/v1/api-keys/{id}"              => api_key::revoke, master "API key management requires the master token";
+        GET    "/v1/audit"                      => audit::events, master "the audit log requires the master token";
+        GET    "/v1/dead-letters"               => audit::dead_letters, master "dead letters require the master token";
     }
 }
 
@@ -90,6 +93,7 @@ pub(crate) fn outer(app: App) -> Router {
     Router::new()
         .route("/health", axum::routing::get(service::health))
         .route("/ready", axum::routing::get(service::ready))
+        .route("/metrics", axum::routing::get(metrics::expose))
         .route("/v1/version", axum::routing::get(service::version))
         .with_state(app)
 }

@@ -31,6 +31,9 @@ const MUTATE: &str = "host mutations require the master token";
 const REMOVE: &str = "host removal requires the master token";
 const KEYS: &str = "API key management requires the master token";
 
+const AUDIT: &str = "the audit log requires the master token";
+const DEAD: &str = "dead letters require the master token";
+
 /// A call of a route: with the master token, an empty body and nothing in the store it
 /// answers `status`.
 struct Row {
@@ -110,6 +113,8 @@ const ROWS: &[Row] = &[
     any("GET", "/v1/api-keys", "/v1/api-keys", 200).master(KEYS),
     any("POST", "/v1/api-keys", "/v1/api-keys", 201).master(KEYS),
     any("DELETE", "/v1/api-keys/{id}", "/v1/api-keys/x", 404).master(KEYS),
+    any("GET", "/v1/audit", "/v1/audit", 200).master(AUDIT),
+    any("GET", "/v1/dead-letters", "/v1/dead-letters", 200).master(DEAD),
 ];
 
 /// The routes without a credential, and what they answer to an empty body.

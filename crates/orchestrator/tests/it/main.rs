@@ -9,12 +9,14 @@
 mod support;
 
 mod api;
+mod audit;
 mod connection;
 mod create;
 mod events;
 mod hosts;
 mod idempotency;
 mod keys;
+mod metrics;
 mod postgres;
 mod process;
 mod reconcile;

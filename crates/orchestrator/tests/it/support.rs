@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use fuse_control::{Control, Settings};
 use fuse_model::Redacted;
 use fuse_orchestrator::{
-    Allowlist, App, Auth, router,
+    Allowlist, App, Auth, HttpMetrics, router,
     server::{Listening, Timeouts},
 };
 use fuse_store::{Store, Vault};
@@ -124,7 +124,9 @@ impl Orchestrator {
             .unwrap();
         let control = Control::new(store, options.settings).unwrap();
         control.run();
-        let app = App::new(control.clone(), Auth::master(MASTER)).restricted_to(options.allowlist);
+        let app = App::new(control.clone(), Auth::master(MASTER))
+            .restricted_to(options.allowlist)
+            .counted_by(HttpMetrics::register(&control).unwrap());
         let surface = router(app);
         let listening = Listening::bind("127.0.0.1:0", None, options.timeouts)
             .await

@@ -52,7 +52,7 @@ async fn no_slot_is_sold_twice(db: Db) {
                     }
                 }
                 Inserted::NoCapacity => {}
-                other @ Inserted::TaskAssigned(_) => panic!("{other:?}"),
+                other @ (Inserted::TaskAssigned(_) | Inserted::KeyTaken) => panic!("{other:?}"),
             }
         });
     }

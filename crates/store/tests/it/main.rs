@@ -17,6 +17,7 @@ mod environments;
 mod events;
 mod hosts;
 mod leases;
+mod ledger;
 mod operations;
 mod outage;
 mod schema;

@@ -186,7 +186,9 @@ pub(crate) async fn create(store: &Store, task: &str, cpus: i32, hosts: &[&str])
         .expect("inserts")
     {
         Inserted::Created(environment) => environment,
-        other @ (Inserted::TaskAssigned(_) | Inserted::NoCapacity) => panic!("{other:?}"),
+        other @ (Inserted::TaskAssigned(_) | Inserted::NoCapacity | Inserted::KeyTaken) => {
+            panic!("{other:?}")
+        }
     }
 }
 

@@ -1,0 +1,142 @@
+//! The audit log and the dead letters, read back.
+
+use std::time::Duration;
+
+use fuse_control::Settings;
+use fuse_testkit::fake_agent::Step;
+use serde_json::{Value, json};
+
+use crate::support::{Options, Orchestrator, with_agent};
+
+fn column<'a>(page: &'a Value, list: &str, key: &str) -> Vec<&'a str> {
+    page[list]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry[key].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn the_log_is_read_newest_first_filtered_and_paged() {
+    let fuse = Orchestrator::start().await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    fuse.create(&json!({"task_id": "b"})).await.is(201);
+    assert_eq!(fuse.delete("/v1/environments/fuse-a").await.status, 204);
+
+    let of_a = fuse
+        .get("/v1/audit?entity_type=vm&entity_id=fuse-a")
+        .await
+        .is(200);
+    assert_eq!(
+        column(&of_a, "audit_events", "type"),
+        [
+            "vm.removed",
+            "vm.destroying",
+            "vm.running",
+            "vm.scheduled",
+            "vm.provisioning"
+        ]
+    );
+    assert_eq!(
+        of_a["audit_events"][1]["payload"]["reason"],
+        "manual_destroy"
+    );
+    assert!(of_a.get("next_cursor").is_none());
+
+    let all = fuse.get("/v1/audit?limit=200").await.is(200);
+    let mut paged = Vec::new();
+    let mut path = "/v1/audit?limit=3".to_owned();
+    loop {
+        let page = fuse.get(&path).await.is(200);
+        paged.extend(page["audit_events"].as_array().unwrap().clone());
+        match page["next_cursor"].as_str() {
+            Some(cursor) => path = format!("/v1/audit?limit=3&cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert_eq!(&paged, all["audit_events"].as_array().unwrap());
+
+    let running = fuse.get("/v1/audit?type=vm.running").await.is(200);
+    assert_eq!(
+        column(&running, "audit_events", "entity_id"),
+        ["fuse-b", "fuse-a"]
+    );
+    let at = running["audit_events"][0]["created_at"].as_str().unwrap();
+    let before = fuse
+        .get(&format!("/v1/audit?type=vm.running&until={at}"))
+        .await
+        .is(200);
+    assert_eq!(column(&before, "audit_events", "entity_id"), ["fuse-a"]);
+    let since = fuse
+        .get(&format!("/v1/audit?type=vm.running&since={at}"))
+        .await
+        .is(200);
+    assert_eq!(column(&since, "audit_events", "entity_id"), ["fuse-b"]);
+    let nothing = fuse.get("/v1/audit?type=no.such").await.is(200);
+    assert_eq!(nothing, json!({"audit_events": []}));
+
+    fuse.get("/v1/audit?since=yesterday").await.is_error(
+        400,
+        "invalid_argument",
+        "since is not a time (RFC 3339)",
+    );
+    for path in [
+        "/v1/audit?cursor=x",
+        "/v1/audit?cursor=eyJpZCI6ImEifQ",
+        "/v1/dead-letters?cursor=x",
+    ] {
+        fuse.get(path)
+            .await
+            .is_error(400, "invalid_argument", "invalid pagination cursor");
+    }
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_given_up_on_is_noted() {
+    let settings = Settings {
+        reconcile_interval: Duration::from_millis(50),
+        orphan_max_retries: 2,
+        ..Settings::default()
+    };
+    let (fuse, agent) = with_agent(Options {
+        settings,
+        ..Options::default()
+    })
+    .await;
+    let fleet = fuse.control.store().fleet_id().to_string();
+    for name in ["fuse-y", "fuse-x"] {
+        agent.add_vm(name, Some(&fleet));
+    }
+    agent.fail(Step::Delete, 1000, 500, "stuck");
+    fuse.until("/v1/dead-letters", |answer| {
+        answer.json["dead_letters"]
+            .as_array()
+            .is_some_and(|all| all.len() == 2)
+    })
+    .await;
+    let page = fuse.get("/v1/dead-letters?limit=1").await.is(200);
+    let letter = &page["dead_letters"][0];
+    assert_eq!(
+        (
+            &letter["kind"],
+            &letter["entity_id"],
+            &letter["retry_count"]
+        ),
+        (&json!("orphan_destroy"), &json!("fuse-x"), &json!(2))
+    );
+    assert!(letter.get("task_id").is_none());
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let page = fuse
+        .get(&format!("/v1/dead-letters?cursor={cursor}"))
+        .await
+        .is(200);
+    assert_eq!(column(&page, "dead_letters", "entity_id"), ["fuse-y"]);
+    let audit = fuse
+        .get("/v1/audit?type=vm.orphan_dead_lettered")
+        .await
+        .is(200);
+    assert_eq!(column(&audit, "audit_events", "entity_id").len(), 2);
+    fuse.stop().await;
+}

@@ -5,13 +5,20 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 
-use axum::{Router, body::Body};
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderValue, header::CONNECTION},
+};
 use hyper::{
-    body::{Frame, Incoming, SizeHint},
+    body::{Body as _, Frame, Incoming, SizeHint},
     server::conn::http1,
     service::service_fn,
 };
@@ -59,11 +66,63 @@ async fn answer(
     clock: Arc<Clock>,
 ) -> Result<hyper::Response<Timed>, Infallible> {
     clock.requested();
-    let mut request = request.map(Body::new);
+    let left = Arc::new(AtomicBool::new(false));
+    let mut request = request.map(|body| {
+        let left = left.clone();
+        Body::new(Received {
+            body,
+            is_over: false,
+            left,
+        })
+    });
     request.extensions_mut().insert(Peer(peer));
-    let response = router.oneshot(request).await?;
+    let mut response = router.oneshot(request).await?;
+    if left.load(Ordering::Relaxed) {
+        // The connection cannot go on behind a body that nobody reads. Said in time,
+        // so that the client does not send its next request into the close.
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     clock.responding(response.extensions().get::<Unhurried>().is_some());
     Ok(response.map(|body| Timed { body, clock }))
+}
+
+/// A request body that tells when it was dropped before its end.
+struct Received {
+    body: Incoming,
+    is_over: bool,
+    left: Arc<AtomicBool>,
+}
+
+impl hyper::body::Body for Received {
+    type Data = bytes::Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        this.is_over |= matches!(polled, Poll::Ready(None));
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        if !self.is_over && !self.body.is_end_stream() {
+            self.left.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A response body that tells the connection's clock when it is over.

@@ -176,3 +176,30 @@ async fn a_source_that_is_not_allowed_gets_nothing_but_the_probes() {
     assert_eq!(fuse.get("/health").await.status, 200);
     fuse.stop().await;
 }
+
+/// Sends a request with a body that comes later than its head, and answers whether the
+/// response says that the connection ends.
+async fn ends(stream: &mut TcpStream, request: &str, body: &str) -> bool {
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let answer = read_answer(stream, "}}").await;
+    answer.to_ascii_lowercase().contains("connection: close")
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_ends_the_connection_and_says_so() {
+    let fuse = Orchestrator::start().await;
+    let mut stream = connect(&fuse).await;
+    // Read to its end: the connection goes on.
+    assert!(!ends(&mut stream, "POST /login", "{\"token\":3}").await);
+    assert!(!ends(&mut stream, "POST /v1/nope", "").await);
+    // Refused unread.
+    assert!(ends(&mut stream, "POST /v1/hosts", "{}").await);
+    closed(&mut stream).await;
+    fuse.stop().await;
+}

@@ -98,3 +98,40 @@ async fn a_host_works_with_its_guest() {
     assert_eq!(groups, "1", "groups of ended commands are left");
     guest.kill().await;
 }
+
+#[tokio::test]
+async fn a_host_that_leaves_ends_its_commands_and_can_come_back() {
+    let Some(vm) = Vm::new("guest::reconnect").await else {
+        return;
+    };
+    let mut guest = vm.boot().await;
+    let boot_id = guest.status().await.boot_id;
+    for round in 0..4 {
+        let file = format!("/run/round-{round}");
+        let script = format!("echo $$ > {file}; sleep 1000 & wait");
+        let running = guest.run(&script);
+        let seen = format!("until [ -s {file} ]; do :; done");
+        let started = guest.sh(&seen);
+        tokio::select! {
+            _ = running => panic!("the command ended by itself"),
+            _ = started => {}
+        }
+        // In turn the caller alone goes away, and the whole session in the
+        // middle of a transfer.
+        if round % 2 == 1 {
+            let put = guest.call("PUT", "/v1/file?path=/root/x", vec![1; 8 << 20]);
+            let read = guest.sh("head -c 6000000 /dev/zero");
+            let soon = guest.sh("true");
+            tokio::select! { _ = put => {}, _ = read => {}, _ = soon => {} }
+            guest.reconnect().await;
+        }
+        guest
+            .sh(&format!(
+                "while kill -0 $(cat {file}) 2>/dev/null; do :; done"
+            ))
+            .await;
+        guest.sh("! pgrep -f 'slee[p] 1000'").await;
+    }
+    assert_eq!(guest.status().await.boot_id, boot_id);
+    guest.kill().await;
+}

@@ -45,10 +45,10 @@ pub(crate) struct Vm {
 /// A running guest. Dropping it ends QEMU.
 pub(crate) struct Guest {
     qemu: Child,
-    opener: MuxOpener,
+    pub(crate) opener: MuxOpener,
     pub(crate) ready: Ready,
     vm: Vm,
-    _session: JoinSet<()>,
+    session: JoinSet<()>,
 }
 
 impl Vm {
@@ -102,7 +102,7 @@ impl Vm {
 
     /// Starts it and waits for its ready signal.
     pub(crate) async fn boot(self) -> Guest {
-        let socket = self.dir.path().join("port.sock");
+        let socket = self.socket();
         std::fs::remove_file(&socket).ok();
         let mut qemu = self.qemu(&socket);
         let stream = connect(&socket, &mut qemu).await;
@@ -114,17 +114,18 @@ impl Vm {
                 self.console()
             )
         };
-        let opener = mux.opener();
-        let mut session = JoinSet::new();
-        // Nothing else is expected from the guest; what comes is refused.
-        session.spawn(async move { while mux.accept().await.is_some() {} });
+        let (opener, session) = hold(mux);
         Guest {
             qemu,
             opener,
             ready,
             vm: self,
-            _session: session,
+            session,
         }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("port.sock")
     }
 
     fn qemu(&self, socket: &Path) -> Child {
@@ -205,6 +206,14 @@ impl Vm {
     }
 }
 
+/// Keeps a session going. Nothing more is expected from the guest; what comes is refused.
+fn hold(mut mux: Mux) -> (MuxOpener, JoinSet<()>) {
+    let opener = mux.opener();
+    let mut session = JoinSet::new();
+    session.spawn(async move { while mux.accept().await.is_some() {} });
+    (opener, session)
+}
+
 async fn connect(socket: &Path, qemu: &mut Child) -> UnixStream {
     let connected = async {
         let mut check = tokio::time::interval(Duration::from_millis(20));
@@ -236,6 +245,14 @@ async fn ready_line(mux: &mut Mux) -> Ready {
 }
 
 impl Guest {
+    /// Leaves the guest's port and comes back, as a host agent's emulator does
+    /// that was started again.
+    pub(crate) async fn reconnect(&mut self) {
+        self.session.shutdown().await;
+        let stream = connect(&self.vm.socket(), &mut self.qemu).await;
+        (self.opener, self.session) = hold(Mux::new(stream, Role::Host));
+    }
+
     /// One exchange with the control API.
     pub(crate) async fn call(&self, method: &str, path: &str, body: Vec<u8>) -> (u16, Bytes) {
         let exchange = async {

@@ -82,7 +82,9 @@ impl Stack {
         stack.lay_out()?;
         stack.start_agent().await?;
         stack.start_orchestrator().await?;
-        let body = json!({"id": HOST_ID, "url": stack.agent_url(), "token": stack.agent_token, "capacity": {"vm_count": 32}});
+        // More CPUs than a small machine has: a guest that a failed test leaves must not fail the others.
+        let capacity = json!({"vm_count": 32, "cpus": 32});
+        let body = json!({"id": HOST_ID, "url": stack.agent_url(), "token": stack.agent_token, "capacity": capacity});
         stack.api()?.post("/v1/hosts", &body).await?.expect(201)?;
         Ok(stack)
     }

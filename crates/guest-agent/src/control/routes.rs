@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post, put};
@@ -85,15 +85,34 @@ async fn upload_file(
     let target = Target::parse(&query.path, query.mode.as_deref())?;
     let mut draft = blocking(move || Ok(target.create()?)).await?;
     let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.try_next().await.map_err(|_| ApiError::CutShort)? {
+    loop {
+        let batch = next_batch(&mut chunks).await?;
+        if batch.is_empty() {
+            blocking(move || Ok(draft.place()?)).await?;
+            return Ok(Json(UploadResponse { written: 1 }));
+        }
         draft = blocking(move || {
-            draft.write(&chunk)?;
+            batch.iter().try_for_each(|chunk| draft.write(chunk))?;
             Ok(draft)
         })
         .await?;
     }
-    blocking(move || Ok(draft.place()?)).await?;
-    Ok(Json(UploadResponse { written: 1 }))
+}
+
+/// Bytes that are gathered before they are written: every write goes through
+/// another thread, and the host sends a few KiB at a time.
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// The next chunks of a body, none at its end.
+async fn next_batch(chunks: &mut BodyDataStream) -> Result<Vec<Bytes>, ApiError> {
+    let (mut batch, mut size) = (Vec::new(), 0);
+    while size < BATCH_BYTES
+        && let Some(chunk) = chunks.try_next().await.map_err(|_| ApiError::CutShort)?
+    {
+        size += chunk.len();
+        batch.push(chunk);
+    }
+    Ok(batch)
 }
 
 async fn set_clock(body: JsonBody<ClockRequest>) -> Result<Json<ClockResponse>, ApiError> {

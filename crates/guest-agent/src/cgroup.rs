@@ -133,6 +133,11 @@ impl Group {
         Ok(file.into())
     }
 
+    /// Whether no process is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        fs::read(self.path.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty())
+    }
+
     /// Ends every process in it, at once and without a chance to fork away.
     pub(crate) fn kill(&self) -> io::Result<()> {
         fs::write(self.path.join("cgroup.kill"), "1")

@@ -25,6 +25,12 @@ pub(super) enum ApiError {
     /// The body ended early.
     #[error("the request body ended early")]
     CutShort,
+    /// The query does not name a file.
+    #[error("the query must hold path=, and may hold mode=")]
+    Query,
+    /// The route takes another method.
+    #[error("the route does not take this method")]
+    Method,
     /// No such route.
     #[error("the guest agent has no such route")]
     NotFound,
@@ -56,12 +62,14 @@ impl ApiError {
         match self {
             Self::Body(_)
             | Self::CutShort
+            | Self::Query
             | Self::Exec(ExecError::Invalid(_))
             | Self::File(FileError::Path { .. } | FileError::Mode(_))
             | Self::Clock(ClockError::Invalid(_))
             | Self::Surface(SurfaceError::Invalid(_)) => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Unusable(_)
             | Self::GoingDown
             | Self::Exec(ExecError::Busy | ExecError::Start(_)) => StatusCode::SERVICE_UNAVAILABLE,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post, put};
@@ -35,6 +36,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route(path::SURFACE, post(start_surface))
         .route(path::POWER, post(power))
         .fallback(async || ApiError::NotFound)
+        .method_not_allowed_fallback(async || ApiError::Method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(control)
 }
@@ -78,10 +80,11 @@ struct FileQuery {
 
 async fn upload_file(
     State(control): Shared,
-    Query(query): Query<FileQuery>,
+    query: Result<Query<FileQuery>, QueryRejection>,
     body: Body,
 ) -> Result<Json<UploadResponse>, ApiError> {
     control.usable()?;
+    let Query(query) = query.map_err(|_| ApiError::Query)?;
     let target = Target::parse(&query.path, query.mode.as_deref())?;
     let mut draft = blocking(move || Ok(target.create()?)).await?;
     let mut chunks = body.into_data_stream();

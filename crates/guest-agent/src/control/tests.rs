@@ -153,6 +153,14 @@ async fn unknown_routes_and_impossible_times_are_refused_in_json() {
         (status, error_text(body).contains("no such route")),
         (StatusCode::NOT_FOUND, true)
     );
+    let (status, body) = send(&control, Method::GET, "/v1/exec", "").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    assert!(error_text(body).contains("method"));
+    let (status, body) = send(&control, Method::PUT, "/v1/file?mode=0644", "x").await;
+    assert_eq!(
+        (status, error_text(body).contains("path=")),
+        (StatusCode::BAD_REQUEST, true)
+    );
     let (status, _) = send(&control, Method::POST, "/v1/clock", r#"{"unix_micros":-5}"#).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }

@@ -23,6 +23,10 @@ const MAX_VSOCK_CONNECTIONS: usize = 256;
 /// A host that opens a connection must send its request's head within this time.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Pause after a failed accept: the cause, such as missing memory, does not go
+/// away by trying again at once, and nothing tells when it has.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
 /// A byte stream to the host.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
@@ -109,7 +113,7 @@ async fn serve_vsock(listener: VsockListener, router: Router, tasks: TaskTracker
             }
             Err(error) => {
                 tracing::warn!(%error, "vsock connection lost before it was taken");
-                tokio::task::yield_now().await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }

@@ -91,8 +91,10 @@ pub(crate) fn boot() -> Boot {
 fn system(params: &BootParams) -> Result<Cgroups, InitError> {
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
     root::assemble()?;
-    mounts::system(root::NEW_ROOT)?;
+    let mounted = mounts::system(root::NEW_ROOT);
+    // Even if not all is there: the devices have moved to the new root already.
     root::switch()?;
+    mounted?;
     rustix::process::setrlimit(Resource::Nofile, OPEN_FILES).map_err(|e| InitError::Limit {
         name: "open files",
         source: e.into(),

@@ -34,6 +34,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 const MAX_CONNECTIONS: usize = 512;
 
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
 /// How serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
@@ -101,8 +104,8 @@ impl Server {
                 break;
             };
             let Ok((stream, peer)) = accepted else {
-                // The client left, or this process has no descriptor free for it now.
-                tokio::task::yield_now().await;
+                // The client left, or the guest is out of memory; nothing tells when it is not.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
             let serve = self.serve(stream, peer, stop.clone());

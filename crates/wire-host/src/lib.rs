@@ -3,13 +3,15 @@
 //! Both ends use this crate: the agents serve these types, the control plane calls them through
 //! [`HostClient`]. Everything is plain data and validation; there is no server here.
 //!
-//! * [`vm`], [`exec`], [`files`], [`start_agent`], [`capacity`]: one file per resource, holding the
+//! * [`vm`], [`exec`], [`files`], [`start_agent`], [`snapshot`], [`capacity`]: one file per resource, holding the
 //!   request and the answer of its routes;
 //! * [`limits`]: every bound both ends agree on;
 //! * [`text`]: error bodies that the contract fixes word for word;
 //! * [`url_policy`]: which agent URLs may be dialled;
 //! * [`name`]: how a VM's name becomes its id;
 //! * [`client`]: the typed client and its classified errors.
+//!
+//! An attached command speaks `fuse-attach/1` after an upgrade: [`attach`].
 //!
 //! Unknown JSON fields are ignored in both directions, so that either side may be newer.
 
@@ -20,6 +22,7 @@ pub mod exec;
 pub mod files;
 pub mod limits;
 pub mod name;
+pub mod snapshot;
 pub mod start_agent;
 pub mod text;
 pub mod token;
@@ -27,9 +30,14 @@ pub mod url_policy;
 pub mod vm;
 
 pub use capacity::{Capacity, GpuDevice, Health};
-pub use client::{HostClient, HostError, HostTransport};
+pub use client::{AttachStream, HostClient, HostError, HostTransport};
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::{FileUpload, UploadRequest};
+pub use fuse_wire_attach as attach;
+pub use snapshot::{
+    ForkRequest, RestoreRequest, RestoreResponse, Snapshot, SnapshotKind, SnapshotList,
+    SnapshotRequest,
+};
 pub use start_agent::{Endpoint, Expose, StartAgentRequest, StartAgentResponse};
 pub use token::AgentToken;
 pub use url_policy::{AgentUrl, AgentUrlError};

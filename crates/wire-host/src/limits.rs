@@ -36,6 +36,14 @@ pub const BOOT_QUEUE_LIMIT: Duration = Duration::from_secs(60);
 pub const CREATE_LIMIT: Duration = Duration::from_secs(200);
 /// Bound of a delete.
 pub const DELETE_LIMIT: Duration = Duration::from_secs(30);
+/// Bound of taking a snapshot.
+pub const SNAPSHOT_LIMIT: Duration = Duration::from_secs(600);
+/// Bound of a restore: a copy of the disk, then a boot or loading the memory.
+pub const RESTORE_LIMIT: Duration = Duration::from_secs(600);
+/// Bound of a fork: a copy of the disk on top of a create.
+pub const FORK_LIMIT: Duration = Duration::from_secs(600);
+/// Bound of the handshake of an attach.
+pub const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 /// Bound of a call that only reads the agent's state.
 pub const READ_LIMIT: Duration = Duration::from_secs(10);
 

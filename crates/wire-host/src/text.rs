@@ -8,3 +8,5 @@ pub const UNAUTHORIZED: &str = "unauthorized";
 pub const VM_NOT_FOUND: &str = "vm not found";
 /// Body of a 404 for an unknown route or method.
 pub const NOT_FOUND: &str = "not found";
+/// Body of a 404 for a snapshot that does not exist.
+pub const SNAPSHOT_NOT_FOUND: &str = "snapshot not found";

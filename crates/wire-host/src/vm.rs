@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// Absent and zero mean "the agent's default" everywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CreateVmRequest {
     /// Wanted name; the id is derived from it ([`crate::name::vm_id`]). Absent: `vm-` + 8 hex.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,6 +33,35 @@ pub struct CreateVmRequest {
     /// Fleet that owns the VM. VMs of another owner are never touched by a control plane.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// Snapshot of this host whose disk the VM starts with; wins over [`Self::image`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed_snapshot: Option<String>,
+    /// Back the guest's memory with 2 MiB pages, which the host must have reserved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<bool>,
+    /// Whole GPUs, or instances of [`Self::gpu_profile`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    /// Kind of the GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_kind: Option<String>,
+    /// Profile of the GPU instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_profile: Option<String>,
+    /// Exactly these GPUs.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
+    pub gpu_uuids: Vec<String>,
+    /// Exactly these GPU instances.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
+    pub mig_instance_uuids: Vec<String>,
+}
+
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// What a VM is doing, as its host sees it.
@@ -124,7 +154,8 @@ mod tests {
     #[test]
     fn nulls_and_unknown_fields_are_defaults() {
         let request: CreateVmRequest =
-            serde_json::from_str(r#"{"name":null,"cpus":null,"gpus":0,"later":true}"#).unwrap();
+            serde_json::from_str(r#"{"name":null,"cpus":null,"gpu_uuids":null,"later":true}"#)
+                .unwrap();
         assert_eq!(request, CreateVmRequest::default());
     }
 

@@ -47,6 +47,7 @@ fn create_request(vm: NewVm<'_>) -> CreateVmRequest {
         region: text(&vm.spec.region),
         image: text(&vm.spec.image),
         owner: Some(vm.owner.to_string()),
+        ..CreateVmRequest::default()
     }
 }
 

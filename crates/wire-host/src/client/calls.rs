@@ -27,7 +27,7 @@ pub struct HostClient {
 }
 
 /// A call on its way: what it is, how it is sent, how long it may take in the agent.
-struct Plan<'a> {
+pub(super) struct Plan<'a> {
     call: Call,
     method: Method,
     segments: &'a [&'a str],
@@ -36,7 +36,12 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(call: Call, method: Method, segments: &'a [&'a str], limit: Duration) -> Self {
+    pub(super) fn new(
+        call: Call,
+        method: Method,
+        segments: &'a [&'a str],
+        limit: Duration,
+    ) -> Self {
         Self {
             call,
             method,
@@ -182,13 +187,16 @@ impl HostClient {
         self.send_json(plan, request).await
     }
 
-    async fn get_json<T: DeserializeOwned>(&self, plan: Plan<'_>) -> Result<T, HostError> {
+    pub(super) async fn get_json<T: DeserializeOwned>(
+        &self,
+        plan: Plan<'_>,
+    ) -> Result<T, HostError> {
         let call = plan.call;
         let body = self.send(plan, None).await?;
         self.parse(call, &body)
     }
 
-    async fn send_json<B: Serialize, T: DeserializeOwned>(
+    pub(super) async fn send_json<B: Serialize, T: DeserializeOwned>(
         &self,
         plan: Plan<'_>,
         body: &B,
@@ -212,29 +220,47 @@ impl HostClient {
     }
 
     /// Sends and reads the whole answer within the call's bound.
-    async fn send(&self, plan: Plan<'_>, body: Option<Vec<u8>>) -> Result<Vec<u8>, HostError> {
+    pub(super) async fn send(
+        &self,
+        plan: Plan<'_>,
+        body: Option<Vec<u8>>,
+    ) -> Result<Vec<u8>, HostError> {
         let call = plan.call;
         let mut url = self.agent.route(plan.segments);
         if let Some((key, value)) = plan.query {
             url.query_pairs_mut().append_pair(key, value);
         }
         let mut request = self
-            .transport
-            .http
             .request(plan.method, url)
             .timeout(plan.limit + limits::CALL_GRACE);
-        if !self.token.is_empty() {
-            request = request.bearer_auth(self.token.expose());
-        }
         if let Some(body) = body {
             request = request
                 .header(http::header::CONTENT_TYPE, "application/json")
                 .body(body);
         }
-        let mut response = request
+        let response = request
             .send()
             .await
             .map_err(|e| self.transport_error(call, e))?;
+        self.read(call, response).await
+    }
+
+    /// A request that carries the token.
+    pub(super) fn request(&self, method: Method, url: url::Url) -> reqwest::RequestBuilder {
+        let request = self.transport.http.request(method, url);
+        if self.token.is_empty() {
+            request
+        } else {
+            request.bearer_auth(self.token.expose())
+        }
+    }
+
+    /// Reads the whole answer: the body of a success, else the error it stands for.
+    pub(super) async fn read(
+        &self,
+        call: Call,
+        mut response: reqwest::Response,
+    ) -> Result<Vec<u8>, HostError> {
         let status = response.status();
         let retry_after = response
             .headers()
@@ -279,7 +305,7 @@ impl HostClient {
         ))
     }
 
-    fn transport_error(&self, call: Call, source: reqwest::Error) -> HostError {
+    pub(super) fn transport_error(&self, call: Call, source: reqwest::Error) -> HostError {
         let agent = self.agent.clone();
         // The URL names the agent already; reqwest would repeat it.
         let source = source.without_url();

@@ -24,6 +24,12 @@ pub enum Call {
     Upload,
     Exec,
     StartAgent,
+    Snapshot,
+    Snapshots,
+    DeleteSnapshot,
+    Restore,
+    Fork,
+    Attach,
 }
 
 impl fmt::Display for Call {
@@ -38,6 +44,12 @@ impl fmt::Display for Call {
             Self::Upload => "upload",
             Self::Exec => "exec",
             Self::StartAgent => "start-agent",
+            Self::Snapshot => "snapshot",
+            Self::Snapshots => "snapshots",
+            Self::DeleteSnapshot => "delete snapshot",
+            Self::Restore => "restore",
+            Self::Fork => "fork",
+            Self::Attach => "attach",
         })
     }
 }
@@ -131,6 +143,14 @@ pub enum HostError {
         /// The bound.
         limit: usize,
     },
+    /// The connection was not handed over in time, or the agent answered with something else.
+    #[error("{call}: the host agent at {agent} did not hand the connection over")]
+    NotUpgraded {
+        /// The call.
+        call: Call,
+        /// Who answered.
+        agent: AgentUrl,
+    },
     /// A success whose body is not what the contract says.
     #[error("{call}: host agent at {agent} sent an answer that does not parse")]
     Malformed {
@@ -158,6 +178,7 @@ impl HostError {
             | Self::Agent { .. }
             | Self::NoAnswer { .. }
             | Self::TooLarge { .. }
+            | Self::NotUpgraded { .. }
             | Self::Malformed { .. } => false,
         }
     }

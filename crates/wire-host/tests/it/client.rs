@@ -218,3 +218,49 @@ async fn half_an_answer_is_not_a_success() {
     let error = client.capacity().await.unwrap_err();
     assert!(matches!(error, HostError::NoAnswer { .. }), "{error:?}");
 }
+
+#[tokio::test]
+async fn an_attach_hands_over_the_bytes_that_came_with_the_answer() {
+    let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: fuse-attach/1\r\n\
+                Connection: Upgrade\r\n\r\n";
+    let (client, server) = play([head.as_bytes(), b"first bytes"].concat()).await;
+    let request = fuse_wire_host::attach::Request {
+        tty: true,
+        rows: Some(24),
+        cmd: vec!["sh".into(), String::new()],
+        ..Default::default()
+    };
+    let mut stream = client.attach("a", &request).await.unwrap();
+    let mut got = String::new();
+    stream.read_to_string(&mut got).await.unwrap();
+    assert_eq!(got, "first bytes");
+    let seen = server.await.unwrap();
+    let line = "GET /prefix/v1/vm/a/attach?tty=1&rows=24&cmd=sh&cmd= HTTP/1.1\r\n";
+    assert!(seen.starts_with(line), "{seen}");
+    assert!(
+        seen.to_lowercase().contains("upgrade: fuse-attach/1\r\n"),
+        "{seen}"
+    );
+}
+
+#[tokio::test]
+async fn a_refused_attach_is_an_error_of_its_kind() {
+    let (client, _server) = play(answer("409 Conflict", "", "not running")).await;
+    let request = fuse_wire_host::attach::Request::default();
+    let error = client.attach("a", &request).await.unwrap_err();
+    assert!(matches!(error, HostError::Conflict { .. }), "{error:?}");
+    let (client, _server) = play(answer("200 OK", "", "{}")).await;
+    let error = client.attach("a", &request).await.unwrap_err();
+    assert!(matches!(error, HostError::NotUpgraded { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_snapshot_id_cannot_leave_its_place_in_the_path() {
+    let (client, server) = play(answer("204 No Content", "", "")).await;
+    client.delete_snapshot("../vm/x").await.unwrap();
+    let seen = server.await.unwrap();
+    assert!(
+        seen.starts_with("DELETE /prefix/v1/snapshots/..%2Fvm%2Fx HTTP/1.1"),
+        "{seen}"
+    );
+}

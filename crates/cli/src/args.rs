@@ -8,13 +8,16 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::commands::api_key::ApiKeyCommand;
 use crate::commands::compile::CompileArgs;
 use crate::commands::completion::CompletionArgs;
 use crate::commands::connect::ConnectArgs;
 use crate::commands::context::ContextCommand;
 use crate::commands::environment::EnvironmentCommand;
 use crate::commands::host::{HostArgs, HostsArgs};
+use crate::commands::init::InitArgs;
 use crate::commands::local::LocalCommand;
+use crate::commands::status::StatusArgs;
 use crate::commands::up::UpArgs;
 use crate::commands::validate::ValidateArgs;
 use crate::error::Report;
@@ -107,11 +110,27 @@ pub(crate) enum Command {
         command: EnvironmentCommand,
     },
     /// Create an environment from a Fusefile and wait until it runs.
-    Up(UpArgs),
+    Up(Box<UpArgs>),
+    /// Write a Fusefile to start from.
+    Init(InitArgs),
     /// Check a Fusefile and say everything that is wrong with it.
     Validate(ValidateArgs),
     /// Print what a Fusefile compiles to.
     Compile(CompileArgs),
+    /// Show the context, the active host and what runs.
+    Status(StatusArgs),
+    /// Keys that let applications in (master token).
+    #[command(
+        name = "apikeys",
+        visible_aliases = ["apikey", "keys"],
+        arg_required_else_help = true,
+        after_help = "Example:\n  fuse apikeys create --label ci"
+    )]
+    ApiKeys {
+        /// What to do.
+        #[command(subcommand)]
+        command: ApiKeyCommand,
+    },
     /// A complete stack on this machine: orchestrator, host agent, one host.
     #[command(
         arg_required_else_help = true,

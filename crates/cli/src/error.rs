@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::commands::{connect, context, environment, host, secrets, up};
+use crate::commands::{connect, context, environment, host, init, secrets, up};
 use crate::io::Io;
 use crate::{config, local, render, wait};
 
@@ -36,6 +36,9 @@ pub(crate) enum Error {
     /// `up`.
     #[error(transparent)]
     Up(#[from] up::Error),
+    /// `init`.
+    #[error(transparent)]
+    Init(#[from] init::Error),
     /// `--secret` and its relatives.
     #[error(transparent)]
     Secrets(#[from] secrets::Error),
@@ -113,6 +116,7 @@ impl Error {
             Self::Host(_) | Self::Environment(_) | Self::Secrets(_) => "invalid_argument",
             Self::Up(error) => error.code(),
             Self::Wait(error) => error.code(),
+            Self::Init(_) => "init",
             Self::Local(_) => "local",
             Self::NotConfirmed { .. } | Self::Form(_) => "not_confirmed",
             Self::Output(_) | Self::Runtime(_) | Self::Status(_) => "system",

@@ -55,6 +55,16 @@ impl Io {
         self.stdin_terminal && self.stderr_terminal
     }
 
+    /// Whether what goes to stdout is read by a person: a terminal, and not JSON.
+    pub(crate) fn stdout_is_read(self) -> bool {
+        self.stdout_terminal && !self.is_json()
+    }
+
+    /// The same of stderr.
+    pub(crate) fn stderr_is_read(self) -> bool {
+        self.stderr_terminal && !self.is_json()
+    }
+
     /// Whether moving progress may be drawn on stderr.
     pub(crate) fn animated(self) -> bool {
         self.interactive() && self.stderr_terminal && !self.is_json()

@@ -8,6 +8,7 @@
 //! time; a call is repeated only when the connection was refused and the call is idempotent; the
 //! token appears in no `Debug` output and no error.
 
+mod api_key;
 mod base_url;
 mod environment;
 mod error;

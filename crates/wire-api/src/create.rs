@@ -54,6 +54,12 @@ pub struct CreateEnvironment {
     /// Bound of the script in seconds; 0 = server default.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
     pub startup_script_timeout_seconds: i64,
+    /// Where the build steps stand in the script; with it each is reported when it ends.
+    #[serde(
+        deserialize_with = "optional_object",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub startup_steps: Option<StartupSteps>,
     /// Guest files by absolute path.
     #[serde(
         deserialize_with = "null_default",
@@ -101,6 +107,41 @@ pub struct CreateEnvironment {
     pub seed_snapshot_id: String,
 }
 
+/// Places in a startup script.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartupSteps {
+    /// Number of the first step in the script, counted from 1: steps that a snapshot holds already
+    /// are not in it.
+    pub first: u32,
+    /// Number of all steps.
+    pub total: u32,
+    /// Byte offsets of the lines that steps begin with, and of the line behind the last step.
+    pub offsets: Vec<u32>,
+}
+
+impl StartupSteps {
+    /// The offsets must be beginnings of lines of the script, ascending.
+    fn check(&self, script: &str) -> Result<(), Violation> {
+        let bad = |what: &str| Violation::invalid(format!("startup_steps: {what}"));
+        let steps = self.offsets.len().saturating_sub(1);
+        let last = u64::from(self.first) + steps as u64;
+        if self.first == 0 || steps == 0 || last > u64::from(self.total) + 1 {
+            return Err(bad("first, total and offsets do not fit together"));
+        }
+        let mut before = None;
+        for offset in &self.offsets {
+            let at = *offset as usize;
+            let begins_a_line = at == 0 || script.as_bytes().get(at - 1) == Some(&b'\n');
+            if !begins_a_line || at >= script.len() || before.is_some_and(|before| before >= at) {
+                return Err(bad("offsets must be beginnings of lines, ascending"));
+            }
+            before = Some(at);
+        }
+        Ok(())
+    }
+}
+
 impl std::fmt::Debug for CreateEnvironment {
     /// Secrets, tokens, scripts and file contents are not shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -130,6 +171,8 @@ pub struct CheckedCreate {
     pub startup_script: String,
     /// Seconds; 0 = server default.
     pub startup_script_timeout_seconds: u64,
+    /// Where its build steps stand, when they are to be reported.
+    pub startup_steps: Option<StartupSteps>,
     /// Sorted by path.
     pub files: Vec<GuestFile>,
     /// Empty = none.
@@ -190,6 +233,9 @@ impl CreateEnvironment {
         egress.check()?;
         let script_timeout =
             check_script(&self.startup_script, self.startup_script_timeout_seconds)?;
+        if let Some(steps) = &self.startup_steps {
+            steps.check(&self.startup_script)?;
+        }
         let files = files::check_files(&self.files)?;
         let manifest_bytes = decode_manifest(&self.manifest_inline)?;
         let manifest = check_secrets(&manifest_bytes, &self.secrets)?;
@@ -206,6 +252,7 @@ impl CreateEnvironment {
             secrets: self.secrets,
             startup_script: self.startup_script,
             startup_script_timeout_seconds: script_timeout,
+            startup_steps: self.startup_steps,
             files,
             gateway_url: self.gateway_url,
             gateway_token: self.gateway_token,

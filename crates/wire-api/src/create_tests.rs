@@ -205,3 +205,37 @@ fn a_request_is_written_without_unset_fields() {
     let text = serde_json::to_string(&with_task()).unwrap();
     assert_eq!(text, r#"{"task_id":"t","spec":{}}"#);
 }
+
+#[test]
+fn steps_begin_at_lines_of_the_script() {
+    let with = |first, total, offsets: &[u32]| {
+        let request = CreateEnvironment {
+            task_id: "t".to_owned(),
+            startup_script: "set -eu\nmake\ntest\ntrap - EXIT\n".to_owned(),
+            startup_steps: Some(StartupSteps {
+                first,
+                total,
+                offsets: offsets.to_vec(),
+            }),
+            ..CreateEnvironment::default()
+        };
+        request.check_tail().map(|checked| checked.startup_steps)
+    };
+    assert!(with(1, 2, &[8, 13, 18]).unwrap().is_some());
+    assert!(with(3, 4, &[8, 13, 18]).is_ok());
+    for (first, total, offsets) in [
+        (0, 2, &[8, 13, 18][..]),
+        (1, 1, &[8, 13, 18]),
+        (u32::MAX, u32::MAX, &[8, 13, 18]),
+        (1, 2, &[]),
+        (1, 2, &[8]),
+        (1, 2, &[8, 14, 18]),
+        (1, 2, &[8, 8, 13]),
+        (1, 2, &[13, 8, 18]),
+        (1, 2, &[8, 13, 30]),
+        (1, 2, &[8, 13, u32::MAX]),
+    ] {
+        let error = with(first, total, offsets).unwrap_err().to_string();
+        assert!(error.starts_with("startup_steps: "), "{offsets:?}: {error}");
+    }
+}

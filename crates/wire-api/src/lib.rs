@@ -32,7 +32,7 @@ mod workload;
 
 pub use api_key::{ApiKey, ApiKeyList, CreateApiKey, CreatedApiKey, Scope};
 pub use audit::{AuditEvent, AuditEventList, DeadLetter, DeadLetterList};
-pub use create::{CheckedCreate, CreateEnvironment};
+pub use create::{CheckedCreate, CreateEnvironment, StartupSteps};
 pub use environment::{
     EgressHealth, EgressStatus, Endpoint, Environment, EnvironmentList, Health, ListEnvironments,
 };

@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use fuse_fusefile::Compiled;
 use fuse_fusefile::request::Request;
 
+use super::flags::TaskArgs;
 use super::fusefile::{self, FileArgs};
 use super::up;
 use crate::app::App;
@@ -45,15 +46,18 @@ pub(crate) struct CompileArgs {
     /// Which Fusefile.
     #[command(flatten)]
     pub(crate) file: FileArgs,
-    /// Id of the task [default: `name` of the Fusefile, else its directory].
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "ID")]
-    pub(crate) task_id: String,
+    /// Its task.
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
     /// Layout of the request; beats --output [default: text].
     #[arg(long, value_enum)]
     pub(crate) format: Option<Layout>,
     /// Print this part alone.
     #[arg(long, value_enum, conflicts_with = "format", value_name = "PART")]
     pub(crate) only: Option<Part>,
+    /// As it boots from this snapshot: without the build steps.
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub(crate) from_build: Option<String>,
 }
 
 /// Compiles and prints.
@@ -62,8 +66,9 @@ pub(crate) fn run(app: &App, args: &CompileArgs) -> Result<(), CliError> {
     let loaded = fusefile::load(path).map_err(up::Error::from)?;
     let compiled = loaded.compiled().map_err(up::Error::from)?;
     let copied = up::copy(app, &loaded, compiled, false)?;
-    let task = loaded.task_id(&args.task_id);
-    let request = compiled.request(&task.id, &fuse_fusefile::Start::Cold, &copied);
+    let task = loaded.task_id(&args.task.task_id);
+    let start = up::start(compiled, args.from_build.as_deref())?;
+    let request = compiled.request(&task.id, &start, &copied);
     let by_output = if app.io.is_json() {
         Layout::Json
     } else {

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use clap::Args;
+use fuse_fusefile::excerpt::Excerpts;
 use fuse_fusefile::find::{FindError, NAMES, find};
 use fuse_fusefile::fs::Disk;
+use fuse_fusefile::layers::Plan;
 use fuse_fusefile::walk::{Walked, read_ignore};
 use fuse_fusefile::{Checked, Compiled, Diagnostic, TaskId, check};
 
@@ -14,7 +16,7 @@ use fuse_fusefile::{Checked, Compiled, Diagnostic, TaskId, check};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// None of the names exists.
-    #[error("no Fusefile in {}: looked for {}. name one with -f <file>", dir.display(), NAMES.join(", "))]
+    #[error("no Fusefile in {}: looked for {}. write one with `fuse init`, or name one with -f <file>", dir.display(), NAMES.join(", "))]
     NotFound {
         /// Where.
         dir: PathBuf,
@@ -61,6 +63,7 @@ pub(crate) struct Loaded {
     pub(crate) path: PathBuf,
     /// What the library made of it.
     pub(crate) checked: Checked,
+    source: String,
     tree: Disk,
 }
 
@@ -68,13 +71,17 @@ impl FileArgs {
     /// The file: `--file`, else the positional path, else the first known name in the working
     /// directory. A directory is looked into; parent directories never are.
     pub(crate) fn locate(&self) -> Result<PathBuf, Error> {
-        let explicit = self.file.as_deref().or(self.path.as_deref());
-        find(&Disk::new(""), explicit).map_err(|error| match error {
+        find(&Disk::new(""), self.given()).map_err(|error| match error {
             FindError::NoneHere => Error::NotFound {
                 dir: PathBuf::from("."),
             },
             FindError::NoneIn(dir) => Error::NotFound { dir },
         })
+    }
+
+    /// What was named, if anything.
+    pub(crate) fn given(&self) -> Option<&Path> {
+        self.file.as_deref().or(self.path.as_deref())
     }
 }
 
@@ -89,6 +96,7 @@ pub(crate) fn load(path: PathBuf) -> Result<Loaded, Error> {
     Ok(Loaded {
         path,
         checked,
+        source: String::from_utf8_lossy(&source).into_owned(),
         tree,
     })
 }
@@ -103,13 +111,36 @@ impl Loaded {
             .compiled
             .as_ref()
             .ok_or_else(|| Error::Invalid {
-                lines: self
-                    .checked
-                    .problems
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
+                lines: self.shown(&self.checked.problems, false),
             })
+    }
+
+    /// Diagnostics as text: a line each and, where a person reads it, the place in the source.
+    pub(crate) fn shown(&self, diagnostics: &[Diagnostic], with_source: bool) -> Vec<String> {
+        let excerpts = with_source.then(|| Excerpts::new(&self.source));
+        let file = self.path.to_string_lossy();
+        diagnostics
+            .iter()
+            .map(|diagnostic| {
+                // A position in another file (`.fuseignore`) is none in this one.
+                let excerpt = diagnostic
+                    .position
+                    .filter(|_| diagnostic.file == file)
+                    .and_then(|at| excerpts.as_ref()?.at(at));
+                match excerpt {
+                    Some(excerpt) => format!("{diagnostic}\n{excerpt}"),
+                    None => diagnostic.to_string(),
+                }
+            })
+            .collect()
+    }
+
+    /// The layer plan; `no_cache` turns the cache off whatever the file says.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with what is wrong with a step's inputs.
+    pub(crate) fn plan(&self, compiled: &Compiled, no_cache: bool) -> Result<Plan, Error> {
+        Ok(Plan::of(compiled, no_cache, &self.tree)?)
     }
 
     /// Walks what `copy` names, through the ignore file. The second part are warnings about that file.

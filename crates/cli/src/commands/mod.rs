@@ -1,15 +1,19 @@
 //! The commands, one file per group, and what they share.
 
+pub(crate) mod api_key;
 pub(crate) mod compile;
 pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod context;
 pub(crate) mod environment;
+pub(crate) mod flags;
 pub(crate) mod fusefile;
 pub(crate) mod host;
+pub(crate) mod init;
 pub(crate) mod local;
 pub(crate) mod paging;
 pub(crate) mod secrets;
+pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod validate;
 
@@ -27,9 +31,12 @@ pub(crate) async fn dispatch(app: &App, command: Command) -> Result<(), Error> {
         Command::Hosts(args) => host::run_hosts(app, args).await,
         Command::Host(args) => host::run_host(app, args).await,
         Command::Environment { command } => environment::run(app, command).await,
-        Command::Up(args) => up::run(app, args).await,
+        Command::Up(args) => up::run(app, *args).await,
+        Command::Init(args) => init::run(app, &args),
         Command::Validate(args) => validate::run(app, &args),
         Command::Compile(args) => compile::run(app, &args),
+        Command::Status(_) => status::run(app).await,
+        Command::ApiKeys { command } => api_key::run(app, command).await,
         Command::Local { command } => local::run(app, command).await,
         Command::Completion(args) => completion::run(app, &args),
     }

@@ -1,11 +1,13 @@
-//! Secrets on the command line: `--secret`, `--secrets-file`, `--secret-env`, `--secret-path`.
+//! Secrets on the command line: `--secret`, `--secrets-file`, `--secret-env`, `--secret-path`. A file
+//! called `-` is standard input, which can be read once.
 //!
 //! Invariant: no error repeats what it could not read, because that may be the secret; it gives the
 //! position of the argument, or the file and line.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use clap::Args;
 
@@ -44,6 +46,9 @@ pub(crate) enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// Two flags read it.
+    #[error("standard input (-) can hold one secret or one secrets file, not several")]
+    StdinTwice,
     /// A variable is not set.
     #[error("--secret-env {name}: the environment variable {variable} is not set")]
     Unset {
@@ -69,20 +74,27 @@ pub(crate) enum Error {
 }
 
 /// Flags that carry secrets.
-#[derive(Debug, Default, Args)]
+#[derive(Default, Args)]
 pub(crate) struct SecretArgs {
     /// Value of a secret; repeatable, beats the file. Visible in the process list while `fuse` runs.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) secret: Vec<String>,
-    /// File of NAME=VALUE lines; blank lines and # comments are skipped.
+    /// File of NAME=VALUE lines, - for standard input; blank lines and # comments are skipped.
     #[arg(long, value_name = "FILE")]
     pub(crate) secrets_file: Option<PathBuf>,
     /// Take a secret from an environment variable (of the same name unless given).
     #[arg(long, value_name = "NAME[=VAR]")]
     pub(crate) secret_env: Vec<String>,
-    /// Take a secret from a file, byte for byte but for one final line break.
+    /// Take a secret from a file (- for standard input), as it is but for one final line break.
     #[arg(long, value_name = "NAME=FILE")]
     pub(crate) secret_path: Vec<String>,
+}
+
+impl fmt::Debug for SecretArgs {
+    /// No values, nor what stands where a value might have been put by mistake.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretArgs").finish_non_exhaustive()
+    }
 }
 
 impl SecretArgs {
@@ -93,8 +105,9 @@ impl SecretArgs {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<BTreeMap<String, String>, Error> {
         let mut values = BTreeMap::new();
+        let mut stdin = Some(io::stdin());
         if let Some(path) = &self.secrets_file {
-            let text = read(path)?;
+            let text = read(path, &mut stdin)?;
             for (number, line) in text.lines().enumerate() {
                 let line = line.trim();
                 if line.is_empty() || line.starts_with('#') {
@@ -125,7 +138,7 @@ impl SecretArgs {
             let (name, path) = pair(argument)
                 .filter(|(_, path)| !path.is_empty())
                 .ok_or_else(|| shape("secret-path", index, "NAME=FILE"))?;
-            let text = read(Path::new(path))?;
+            let text = read(Path::new(path), &mut stdin)?;
             let text = text.strip_suffix('\n').unwrap_or(&text);
             let text = text.strip_suffix('\r').unwrap_or(text);
             values.insert(name.to_owned(), text.to_owned());
@@ -173,8 +186,16 @@ fn pair(text: &str) -> Option<(&str, &str)> {
     text.split_once('=').filter(|(key, _)| !key.is_empty())
 }
 
-fn read(path: &Path) -> Result<String, Error> {
-    let bytes = fs::read(path).map_err(|source| Error::Read {
+/// The content of a file, or of standard input while it has not been used.
+fn read(path: &Path, stdin: &mut Option<io::Stdin>) -> Result<String, Error> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        let stdin = stdin.take().ok_or(Error::StdinTwice)?;
+        stdin.lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        fs::read(path)
+    };
+    let bytes = bytes.map_err(|source| Error::Read {
         path: path.to_owned(),
         source,
     })?;

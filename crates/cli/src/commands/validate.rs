@@ -84,7 +84,7 @@ pub(crate) fn run(app: &App, args: &ValidateArgs) -> Result<(), CliError> {
         .map(|compiled| compiled.required_secrets.clone());
     let required = required.unwrap_or_default();
     let mut problems: Vec<_> = checked.problems.iter().map(Problem::from).collect();
-    let mut lines: Vec<_> = checked.problems.iter().map(ToString::to_string).collect();
+    let mut lines = loaded.shown(&checked.problems, app.io.stdout_is_read());
     let file = loaded.path.display().to_string();
     for name in required.iter().filter(|_| args.check_secrets) {
         if secrets::require(std::slice::from_ref(name), &values, false).is_err() {
@@ -107,8 +107,9 @@ pub(crate) fn run(app: &App, args: &ValidateArgs) -> Result<(), CliError> {
         };
         app.io.json(&outcome)?;
     } else if !args.quiet {
-        for warning in lint(&checked.document) {
-            app.io.warn(&warning.to_string());
+        let warnings = lint(&checked.document);
+        for warning in loaded.shown(&warnings, app.io.stderr_is_read()) {
+            app.io.warn(&warning);
         }
         if valid {
             app.io.success(&format!("{file} is valid"));

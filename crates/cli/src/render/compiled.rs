@@ -8,8 +8,16 @@ use fuse_fusefile::request::Request;
 /// Renders the request and the decoded manifest; empty sections are left out.
 pub(crate) fn text(compiled: &Compiled, request: &Request) -> String {
     let mut head = format!("task id  {}\n", request.task_id);
-    if request.startup_script_timeout_seconds > 0 {
+    if !request.seed_snapshot_id.is_empty() {
         // Writing to a String cannot fail, here and below.
+        writeln!(
+            head,
+            "seed snapshot  {} (setup phase skipped)",
+            request.seed_snapshot_id
+        )
+        .ok();
+    }
+    if request.startup_script_timeout_seconds > 0 {
         writeln!(
             head,
             "startup timeout  {}s",

@@ -78,7 +78,8 @@ fn ceiling(seconds: i64) -> String {
     }
 }
 
-fn verdict(health: &Health) -> String {
+/// The verdict of the probe on one line.
+pub(crate) fn verdict(health: &Health) -> String {
     let mut text = health.state.clone();
     if health.failures > 0 {
         let plural = if health.failures == 1 {

@@ -4,11 +4,14 @@
 //! remove it where it does not belong. Layouts are fixed by golden tests.
 
 pub(crate) mod api;
+pub(crate) mod api_key;
 pub(crate) mod block;
 pub(crate) mod compiled;
 pub(crate) mod environment;
 pub(crate) mod event;
 pub(crate) mod host;
+pub(crate) mod plan;
+pub(crate) mod status;
 pub(crate) mod steps;
 pub(crate) mod style;
 pub(crate) mod table;

@@ -39,6 +39,19 @@ impl Steps {
         self.labels.len()
     }
 
+    /// What runs now, when the commands are known: `[2/3] make test`.
+    pub(crate) fn current(&self) -> Option<String> {
+        let index = self.seen.last().map_or(0, |event| event.index as usize);
+        let label = self.labels.get(index)?;
+        let place = format!("[{}/{}]", index + 1, self.total());
+        Some(format!("{place} {}", fit(label).trim_end()))
+    }
+
+    /// The step that failed, if one did.
+    pub(crate) fn failed(&self) -> Option<&Event> {
+        self.seen.iter().find(|event| event.exit_code != 0)
+    }
+
     /// Takes a step event and renders its line and the notes below it.
     pub(crate) fn add(&mut self, event: Event) -> Vec<String> {
         self.seen.push(event);
@@ -161,6 +174,21 @@ mod tests {
             .collect();
         let text = lines.join("\n") + "\n" + &steps.summary(80_000).unwrap();
         insta::assert_snapshot!("steps", anstream::adapter::strip_str(&text).to_string());
+    }
+
+    #[test]
+    fn what_runs_now() {
+        let mut steps = Steps::new(&["make\n  all".to_owned(), "make test".to_owned()]);
+        assert_eq!(steps.current().as_deref(), Some("[1/2] make all"));
+        steps.add(step(1, 2, 10));
+        assert_eq!(steps.current().as_deref(), Some("[2/2] make test"));
+        assert_eq!(steps.failed(), None);
+        let mut last = step(2, 2, 10);
+        last.exit_code = 3;
+        steps.add(last);
+        assert_eq!(steps.current(), None);
+        assert_eq!(steps.failed().map(|event| event.index), Some(2));
+        assert_eq!(Steps::new(&[]).current(), None);
     }
 
     #[test]

@@ -9,10 +9,46 @@ use std::time::Instant;
 
 use fuse_client::{Client, EventStream};
 use fuse_wire_api::{Event, KIND_STATE, KIND_STEP};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::Error as CliError;
 pub(crate) use view::View;
+
+/// Runs something until it ends, or until Ctrl-C or a termination signal: then `None`.
+pub(crate) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<Option<T>, CliError> {
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        outcome = work => Ok(Some(outcome)),
+        () = signals.any() => Ok(None),
+    }
+}
+
+/// The signals that end the program.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> Result<Self, CliError> {
+        let on = |kind| signal(kind).map_err(CliError::Runtime);
+        Ok(Self([
+            on(SignalKind::interrupt())?,
+            on(SignalKind::terminate())?,
+            on(SignalKind::hangup())?,
+        ]))
+    }
+
+    /// Resolves with the first of them.
+    ///
+    /// # Cancel safety
+    /// A signal that came is seen by the next call.
+    async fn any(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
 
 /// When to stop following.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,17 +155,13 @@ pub(crate) async fn follow(
     view: &mut View,
 ) -> Result<End, CliError> {
     let started = Instant::now();
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(CliError::Runtime)?;
+    let mut signals = Signals::new()?;
     let mut last = None;
     let end = loop {
         let next = tokio::select! {
             next = events.next() => next,
             () = view.left() => break End::Left,
-            _ = interrupt.recv() => break End::Interrupted,
-            _ = terminate.recv() => break End::Interrupted,
-            _ = hangup.recv() => break End::Interrupted,
+            () = signals.any() => break End::Interrupted,
         };
         let event = match next {
             Ok(Some(event)) => event,

@@ -59,18 +59,29 @@ impl View {
         }
     }
 
-    /// The result is the data: in JSON mode events go to stderr. `commands` are the build steps.
-    pub(crate) fn of_result(io: Io, id: &str, commands: &[String]) -> Self {
+    /// The result is the data: in JSON mode events go to stderr. `commands` are the build steps, as far
+    /// as they are known, and `host` is where it was placed.
+    pub(crate) fn of_result(io: Io, id: &str, host: &str, commands: &[String]) -> Self {
         let mode = if io.is_json() {
             Mode::JsonAside
         } else {
             Self::live_or_lines(io, id)
         };
+        if let Mode::Live(live) = &mode
+            && !host.is_empty()
+        {
+            live.say(&format!("booting on {host}"));
+        }
         Self {
             io,
             mode,
             steps: Steps::new(commands),
         }
+    }
+
+    /// The build step that failed, if one was reported.
+    pub(crate) fn failed_step(&self) -> Option<&Event> {
+        self.steps.failed()
     }
 
     /// Shows nothing.
@@ -126,6 +137,7 @@ impl View {
             Mode::Live(live) => {
                 live.print(self.io, &lines.join("\n"))?;
                 live.advance(self.steps.done(), self.steps.total());
+                live.say(self.steps.current().as_deref().unwrap_or("starting up"));
             }
             Mode::Quiet | Mode::Json | Mode::JsonAside => {}
         }
@@ -161,6 +173,9 @@ impl Live {
     fn new() -> Self {
         let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
         let spinner = bars.add(ProgressBar::new_spinner());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}  {elapsed}") {
+            spinner.set_style(style);
+        }
         spinner.set_message("waiting for transitions (q to stop)");
         spinner.enable_steady_tick(Duration::from_millis(120));
         Self {
@@ -169,6 +184,11 @@ impl Live {
             progress: None,
             keys: Keys::open().ok(),
         }
+    }
+
+    /// Says what goes on.
+    fn say(&self, what: &str) {
+        self.spinner.set_message(format!("{what} (q to stop)"));
     }
 
     /// Moves the bar, when the number of steps is known; a full bar goes.

@@ -146,6 +146,24 @@ pub(crate) fn events(states: &[(&str, &str)]) -> Response<Body> {
         .unwrap()
 }
 
+/// An event stream of these records, which then ends.
+pub(crate) fn records(records: &[serde_json::Value]) -> Response<Body> {
+    let mut text = String::new();
+    for (number, record) in records.iter().enumerate() {
+        let mut event = serde_json::json!({
+            "id": format!("{number:032x}"), "event": "state", "vm_id": "fuse-a",
+            "updated_at": "2026-01-15T10:00:00Z",
+        });
+        let fields = record.as_object().unwrap().clone();
+        event.as_object_mut().unwrap().extend(fields);
+        text.push_str(&format!("id: {number:032x}\ndata: {event}\n\n"));
+    }
+    Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(Body::from(text))
+        .unwrap()
+}
+
 /// An environment as the API writes it.
 pub(crate) fn environment(state: &str) -> String {
     serde_json::json!({

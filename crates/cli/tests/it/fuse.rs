@@ -63,6 +63,48 @@ impl User {
         std::fs::write(path, content).unwrap();
     }
 
+    /// Reads a file below the home directory; empty when there is none.
+    pub(crate) fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.home().join(path)).unwrap_or_default()
+    }
+
+    /// Runs it with this on standard input.
+    pub(crate) fn run_with_input(&self, args: &[&str], input: &str) -> Run {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, input.as_bytes()).unwrap();
+        drop(stdin);
+        Run::of(child.wait_with_output().unwrap())
+    }
+
+    /// Runs it on a terminal of its own, where both streams arrive mixed; `None` without `script`.
+    pub(crate) fn run_on_terminal(&self, args: &[&str]) -> Option<Run> {
+        let quoted: Vec<_> = std::iter::once(env!("CARGO_BIN_EXE_fuse"))
+            .chain(args.iter().copied())
+            .map(|word| format!("'{word}'"))
+            .collect();
+        let mut command = self.command(&[]);
+        let environment: Vec<_> = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+            .collect();
+        command = Command::new("script");
+        command
+            .args(["-q", "-e", "-c", &quoted.join(" "), "/dev/null"])
+            .current_dir(self.home())
+            .env_clear()
+            .envs(environment)
+            .env("TERM", "xterm")
+            .stdin(Stdio::null());
+        command.output().ok().map(Run::of)
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fuse"));
         command
@@ -78,20 +120,19 @@ impl User {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Run {
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = self.command(args).output().unwrap();
-        Run {
-            code: status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&stderr).into_owned(),
-        }
+        Run::of(self.command(args).output().unwrap())
     }
 }
 
 impl Run {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(

@@ -48,6 +48,19 @@ fn validity_is_the_exit_status() {
 }
 
 #[test]
+fn a_person_sees_the_place() {
+    let Some(run) = user().run_on_terminal(&["validate", "bad"]) else {
+        return;
+    };
+    let text = run.exits(1).stdout.replace("\r\n", "\n");
+    assert!(text.contains("bad/Fusefile:3: resources: "), "{text}");
+    assert!(
+        text.contains("    3 |   memroy: 1GB\n      |   ^^^^^^\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn json_is_always_whole() {
     let user = user();
     assert_eq!(
@@ -109,6 +122,18 @@ fn a_request_in_every_layout_and_its_parts() {
         script.starts_with("set -eu\n") && script.ends_with("echo hi\n"),
         "{script}"
     );
+    let seeded = user.run(&["compile", "--from-build", "snap-9"]).ok().stdout;
+    assert!(
+        seeded.starts_with("task id  shop\nseed snapshot  snap-9 (setup phase skipped)\n\nspec\n"),
+        "{seeded}"
+    );
+    user.write(
+        "imaged/Fusefile",
+        "version: 1\nimage: base\nrun: \"true\"\n",
+    );
+    user.run(&["compile", "imaged", "--from-build", "snap-9"])
+        .exits(1)
+        .says("imaged/Fusefile:2: image: \"base\" and --from-build both name the root file system");
     user.run(&["compile", "--only", "spec", "--format", "json"])
         .exits(1);
     user.run(&["compile", "bad"])

@@ -16,8 +16,12 @@ mod fusefile;
 #[cfg(test)]
 mod hosts;
 #[cfg(test)]
+mod init;
+#[cfg(test)]
 mod local;
 #[cfg(test)]
 mod real;
+#[cfg(test)]
+mod status;
 #[cfg(test)]
 mod up;

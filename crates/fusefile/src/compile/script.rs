@@ -71,6 +71,23 @@ impl Script {
         out
     }
 
+    /// Where the steps from `steps` on begin in [`Self::startup_from`]'s text, and where the line behind
+    /// the last one does; empty when the script holds none of them.
+    #[must_use]
+    pub fn step_offsets(&self, steps: usize) -> Vec<usize> {
+        let fragments = self.fragments.get(steps..).unwrap_or_default();
+        if fragments.is_empty() {
+            return Vec::new();
+        }
+        let mut at = self.boot().len() + BUILD_BEGIN.len();
+        let mut offsets = vec![at];
+        for fragment in fragments {
+            at += fragment.len() + 1;
+            offsets.push(at);
+        }
+        offsets
+    }
+
     /// The script of a boot whose steps have all run before.
     #[must_use]
     pub fn run_only(&self) -> String {

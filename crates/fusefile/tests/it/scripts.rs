@@ -158,3 +158,24 @@ fn figures() {
     assert_eq!(compiled.required_secrets, ["a", "b"]);
     assert_eq!(spec.to_json(), "{\n  \"storage_gb\": 2\n}\n");
 }
+
+#[test]
+fn steps_are_where_their_offsets_say() {
+    let source = "version: 1\nenv: {A: {value: x}}\nfiles: [{path: f, content: x}]\n\
+        build: [one, \"two\\nlines\", {run: three, workdir: w}]\nrun: go\n";
+    let compiled = fuse_fusefile::check("F", source.as_bytes(), None)
+        .compiled
+        .unwrap();
+    let script = &compiled.script;
+    for from in 0..3 {
+        let text = script.startup_from(from);
+        let offsets = script.step_offsets(from);
+        let found: Vec<&str> = offsets
+            .windows(2)
+            .map(|pair| text[pair[0]..pair[1]].trim_end())
+            .collect();
+        assert_eq!(found, script.fragments[from..]);
+        assert!(text[offsets[3 - from]..].starts_with("trap - EXIT\n"));
+    }
+    assert_eq!(script.step_offsets(3), Vec::<usize>::new());
+}

@@ -1,6 +1,5 @@
 //! `environment create`: an environment from a raw resource spec.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use base64::Engine as _;
@@ -12,6 +11,7 @@ use inquire::{CustomType, Text};
 
 use super::{Error, show};
 use crate::app::App;
+use crate::commands::flags::{self, GatewayArgs, SizeArgs};
 use crate::commands::secrets::SecretArgs;
 use crate::error::Error as CliError;
 use crate::wait::{self, End, Until, View};
@@ -33,15 +33,9 @@ pub(crate) struct CreateArgs {
     /// Id of the task, unique in the fleet; asked for in a terminal when absent.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "ID")]
     pub(crate) task_id: String,
-    /// Virtual CPUs; 0 = the host agent's default.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) cpus: i32,
-    /// Memory in MiB; 0 = the host agent's default.
-    #[arg(long, default_value_t = 0, value_name = "MIB")]
-    pub(crate) ram_mb: i32,
-    /// Storage in GiB; 0 = the host agent's default.
-    #[arg(long, default_value_t = 0, value_name = "GIB")]
-    pub(crate) storage_gb: i32,
+    /// Size of the machine.
+    #[command(flatten)]
+    pub(crate) size: SizeArgs,
     /// GPUs, or MIG instances with --gpu-profile.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) gpus: i32,
@@ -79,22 +73,9 @@ pub(crate) struct CreateArgs {
         value_name = "TEXT|@FILE"
     )]
     pub(crate) startup_script: String,
-    /// Passed to the guest agent.
-    #[arg(
-        long,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "URL"
-    )]
-    pub(crate) gateway_url: String,
-    /// Passed to the guest agent.
-    #[arg(
-        long,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "TOKEN"
-    )]
-    pub(crate) gateway_token: String,
+    /// Its gateway.
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
     /// Secrets of the environment.
     #[command(flatten)]
     pub(crate) secrets: SecretArgs,
@@ -139,7 +120,7 @@ pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError>
         };
     }
     let mut view = match args.until {
-        Some(Target::Running) => View::of_result(app.io, &id, &[]),
+        Some(Target::Running) => View::of_result(app.io, &id, &created.environment.host_id, &[]),
         None => View::quiet(app.io),
     };
     if created.in_progress || args.until.is_some() {
@@ -158,42 +139,29 @@ fn request(args: &CreateArgs) -> Result<CreateEnvironment, CliError> {
     let mut request = CreateEnvironment {
         task_id: args.task_id.trim().to_owned(),
         spec: Spec {
-            cpus: args.cpus,
-            ram_mb: args.ram_mb,
-            storage_gb: args.storage_gb,
+            cpus: args.size.cpus,
+            ram_mb: args.size.ram_mb,
+            storage_gb: args.size.storage_gb,
             region: args.region.clone(),
             max_runtime_seconds: args.max_runtime,
             gpus: args.gpus,
             gpu_kind: args.gpu_kind.clone(),
             gpu_profile: args.gpu_profile.clone(),
             host_id: args.host.clone(),
-            labels: labels(&args.label)?,
+            labels: flags::labels(&args.label).map_err(|value| Error::LabelShape {
+                value: value.clone(),
+            })?,
             ..Spec::default()
         },
         manifest_inline: manifest(&literal_or_file(&args.manifest)?),
         secrets: args.secrets.collect(|name| std::env::var(name).ok())?,
         startup_script: literal_or_file(&args.startup_script)?,
-        gateway_url: args.gateway_url.clone(),
-        gateway_token: args.gateway_token.clone(),
+        gateway_url: args.gateway.gateway_url.clone(),
+        gateway_token: args.gateway.gateway_token.clone(),
         ..CreateEnvironment::default()
     };
     request.check_head().map_err(Error::Rule)?;
     Ok(request)
-}
-
-fn labels(values: &[String]) -> Result<BTreeMap<String, String>, Error> {
-    values
-        .iter()
-        .map(|value| {
-            value
-                .split_once('=')
-                .filter(|(key, value)| !key.is_empty() && !value.is_empty())
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .ok_or_else(|| Error::LabelShape {
-                    value: value.clone(),
-                })
-        })
-        .collect()
 }
 
 /// The text itself, or the content of the file behind `@`.
@@ -237,9 +205,9 @@ fn form(args: &mut CreateArgs) -> Result<(), CliError> {
     };
     let small = |value: i64| i32::try_from(value).unwrap_or(i32::MAX);
     let default = "0 = the host agent's default";
-    args.cpus = small(number("CPUs", default, args.cpus.into())?);
-    args.ram_mb = small(number("RAM MB", default, args.ram_mb.into())?);
-    args.storage_gb = small(number("Storage GB", default, args.storage_gb.into())?);
+    args.size.cpus = small(number("CPUs", default, args.size.cpus.into())?);
+    args.size.ram_mb = small(number("RAM MB", default, args.size.ram_mb.into())?);
+    args.size.storage_gb = small(number("Storage GB", default, args.size.storage_gb.into())?);
     args.region = Text::new("Region")
         .with_initial_value(&args.region)
         .prompt()?;

@@ -3,10 +3,10 @@
 use clap::Args;
 use fuse_client::Client;
 use fuse_wire_api::{ExecRequest, ExecResponse};
-use jiff::SignedDuration;
 
 use super::{Error, find};
 use crate::app::App;
+use crate::commands::flags::duration;
 use crate::error::Error as CliError;
 use crate::io;
 
@@ -104,10 +104,7 @@ fn timeout_ms(text: &str) -> Result<i64, Error> {
     if text == "0" {
         return Ok(0);
     }
-    let duration: SignedDuration = text.parse().map_err(|_| bad())?;
-    if duration.is_negative() {
-        return Err(bad());
-    }
+    let duration = duration(text).ok_or_else(bad)?;
     // A limit below a millisecond must not turn into "no limit given".
     let milliseconds = i64::try_from(duration.as_millis()).map_err(|_| bad())?;
     Ok(if duration.is_zero() {

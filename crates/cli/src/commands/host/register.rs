@@ -10,6 +10,7 @@ use inquire::{CustomType, CustomUserError, Password, PasswordDisplayMode, Select
 
 use super::{Error, show};
 use crate::app::App;
+use crate::commands::flags::{self, SizeArgs};
 use crate::error::Error as CliError;
 use crate::render::or_dash;
 
@@ -66,15 +67,9 @@ pub(crate) struct RegisterArgs {
     /// Most VMs at a time; required, not probed.
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
     pub(crate) max_vms: i32,
-    /// Virtual CPUs; 0 = probe from host agent.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) cpus: i32,
-    /// Memory in MiB; 0 = probe from host agent.
-    #[arg(long, default_value_t = 0, value_name = "MIB")]
-    pub(crate) ram_mb: i32,
-    /// Storage in GiB; 0 = probe from host agent.
-    #[arg(long, default_value_t = 0, value_name = "GIB")]
-    pub(crate) storage_gb: i32,
+    /// Size of the host.
+    #[command(flatten)]
+    pub(crate) size: SizeArgs,
     /// Whole GPUs; 0 = probe from host agent. Needs --backend qemu.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) gpus: i32,
@@ -150,7 +145,9 @@ fn request(
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<RegisterHost, Error> {
     let mig_profiles = mig_profiles(&args.mig_profile)?;
-    let labels = labels(&args.label)?;
+    let labels = flags::labels(&args.label).map_err(|value| Error::LabelShape {
+        value: value.clone(),
+    })?;
     let backend = args.backend.unwrap_or(Backend::Firecracker);
     let token = match args.token.as_deref().map(str::trim) {
         Some(token) => token.to_owned(),
@@ -173,9 +170,9 @@ fn request(
             .unwrap_or_default(),
         labels,
         capacity: Capacity {
-            cpus: args.cpus,
-            ram_mb: args.ram_mb,
-            storage_gb: args.storage_gb,
+            cpus: args.size.cpus,
+            ram_mb: args.size.ram_mb,
+            storage_gb: args.size.storage_gb,
             vm_count: args.max_vms,
             arch: args.arch.clone(),
             gpus: args.gpus,
@@ -214,21 +211,6 @@ fn mig_profiles(values: &[String]) -> Result<BTreeMap<String, i32>, Error> {
         .collect()
 }
 
-fn labels(values: &[String]) -> Result<BTreeMap<String, String>, Error> {
-    values
-        .iter()
-        .map(|value| {
-            value
-                .split_once('=')
-                .filter(|(key, value)| !key.is_empty() && !value.is_empty())
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .ok_or_else(|| Error::LabelShape {
-                    value: value.clone(),
-                })
-        })
-        .collect()
-}
-
 /// Asks for what the flags left open.
 fn form(args: &mut RegisterArgs) -> Result<(), CliError> {
     args.url = Some(Text::new("Host URL").with_validator(required).prompt()?);
@@ -243,9 +225,13 @@ fn form(args: &mut RegisterArgs) -> Result<(), CliError> {
     args.region = Text::new("Region")
         .with_initial_value(&args.region)
         .prompt()?;
-    args.cpus = number("CPUs", "0 = probe from host agent", args.cpus)?;
-    args.ram_mb = number("RAM MB", "0 = probe from host agent", args.ram_mb)?;
-    args.storage_gb = number("Storage GB", "0 = probe from host agent", args.storage_gb)?;
+    args.size.cpus = number("CPUs", "0 = probe from host agent", args.size.cpus)?;
+    args.size.ram_mb = number("RAM MB", "0 = probe from host agent", args.size.ram_mb)?;
+    args.size.storage_gb = number(
+        "Storage GB",
+        "0 = probe from host agent",
+        args.size.storage_gb,
+    )?;
     args.max_vms = number("Max VMs", "required, not probed", args.max_vms)?;
     args.gpus = number(
         "GPUs",

@@ -1,0 +1,292 @@
+//! `up`: a Fusefile becomes a running environment.
+//!
+//! Order: find, read, check everything, walk `copy`, layer plan (`--plan` ends here), secret gate, task
+//! id (`--dry-run` ends here), then the first network call. So a mistake in the file or a missing secret
+//! never leaves anything on a server.
+
+mod healthy;
+mod steps;
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use fuse_client::Client;
+use fuse_fusefile::request::Request;
+use fuse_fusefile::{Compiled, Start};
+use fuse_wire_api::CreateEnvironment;
+
+use super::environment;
+use super::flags::{GatewayArgs, TaskArgs};
+use super::fusefile::{self, FileArgs, Loaded};
+use super::secrets::{self, SecretArgs};
+use crate::app::App;
+use crate::error::Error as CliError;
+use crate::render;
+use crate::wait::{self, View};
+
+/// Why nothing was created.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The Fusefile.
+    #[error(transparent)]
+    Fusefile(#[from] fusefile::Error),
+    /// `--wait-healthy` without anything to wait for.
+    #[error(
+        "--wait-healthy waits for the verdict of the healthcheck, and this Fusefile has no `healthcheck`"
+    )]
+    NoHealthcheck,
+    /// A duration that is not one.
+    #[error("invalid --health-timeout \"{value}\": expected a duration such as 90s or 5m")]
+    HealthTimeout {
+        /// As given.
+        value: String,
+    },
+    /// The verdict did not come.
+    #[error(
+        "environment {id} runs, but was not healthy within {limit}{}; it is still there: \
+         `fuse environment get {id}` shows its verdict",
+        seen(last)
+    )]
+    NotHealthy {
+        /// The environment.
+        id: String,
+        /// The bound, as given.
+        limit: String,
+        /// The last verdict with its message, possibly nothing.
+        last: String,
+    },
+    /// A build step ended the create.
+    #[error("{failure}\n{hint}")]
+    Step {
+        /// What the wait came to.
+        failure: wait::Error,
+        /// Which step it was, and how to see it fail by hand.
+        hint: String,
+    },
+    /// The compiler and the API disagree about the request; a defect of this program.
+    #[error("the compiled request is not one that the API knows: {0}")]
+    Mismatch(serde_json::Error),
+}
+
+impl Error {
+    /// The stable word for programs.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::Fusefile(fusefile::Error::Invalid { .. }) => "invalid_fusefile",
+            Self::Fusefile(_) => "fusefile",
+            Self::NoHealthcheck | Self::HealthTimeout { .. } => "invalid_argument",
+            Self::NotHealthy { .. } => "not_healthy",
+            Self::Step { failure, .. } => failure.code(),
+            Self::Mismatch(_) => "internal",
+        }
+    }
+}
+
+fn seen(last: &str) -> String {
+    match last {
+        "" => ", and had no verdict".to_owned(),
+        last => format!(", last verdict: {last}"),
+    }
+}
+
+/// `up`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  fuse up\n  \
+    fuse up -f examples/hello/Fusefile --secret-env API_TOKEN\n  fuse up --dry-run -o json")]
+pub(crate) struct UpArgs {
+    /// Which Fusefile.
+    #[command(flatten)]
+    pub(crate) file: FileArgs,
+    /// Secrets of the environment.
+    #[command(flatten)]
+    pub(crate) secrets: SecretArgs,
+    /// An empty value satisfies a required secret.
+    #[arg(long)]
+    pub(crate) allow_empty_secrets: bool,
+    /// Its task.
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    /// Its gateway.
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Print the compiled request and stop; nothing is sent.
+    #[arg(long, conflicts_with = "plan")]
+    pub(crate) dry_run: bool,
+    /// Print the layer plan and stop; nothing is sent.
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// Ignore the cache block.
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// Boot from this snapshot instead of running the build steps.
+    #[arg(long, conflicts_with_all = ["plan", "no_cache"], value_name = "SNAPSHOT")]
+    pub(crate) from_build: Option<String>,
+    /// Return as soon as the orchestrator has accepted the environment.
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Wait until the healthcheck passes, too.
+    #[arg(long, conflicts_with = "no_wait")]
+    pub(crate) wait_healthy: bool,
+    /// How long to wait for that.
+    #[arg(long, default_value = "2m", value_name = "DURATION")]
+    pub(crate) health_timeout: String,
+    /// Say what `copy` takes along and what was left out.
+    #[arg(long)]
+    pub(crate) show_copy: bool,
+}
+
+/// Compiles, creates, waits.
+pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
+    let loaded = fusefile::load(args.file.locate().map_err(Error::from)?).map_err(Error::from)?;
+    let compiled = loaded.compiled().map_err(Error::from)?;
+    let health = healthy::Gate::of(&args, compiled)?;
+    let copied = copy(app, &loaded, compiled, args.show_copy)?;
+    if args.plan {
+        return plan(app, &loaded, compiled, args.no_cache);
+    }
+    let values = args.secrets.collect(|name| std::env::var(name).ok())?;
+    secrets::require(
+        &compiled.required_secrets,
+        &values,
+        args.allow_empty_secrets,
+    )?;
+    let task = loaded.task_id(&args.task.task_id);
+    if task.derived {
+        app.io.note(&format!(
+            "task id {}, from the directory; `name:` in the Fusefile or --task-id sets it",
+            task.id
+        ));
+    }
+    let start = start(compiled, args.from_build.as_deref())?;
+    let request = compiled.request(&task.id, &start, &copied);
+    if args.dry_run {
+        return dry_run(app, compiled, &request);
+    }
+    let mut body = body(&request, values, &args.gateway)?;
+    body.startup_steps = steps::places(compiled, &start);
+    let client = app.client()?;
+    let id = create(app, &client, (&loaded, compiled), &body, args.no_wait).await?;
+    if args.no_wait {
+        return Ok(());
+    }
+    if let Some(gate) = health {
+        gate.wait(app, &client, &id).await?;
+    }
+    show(app, &client, &id).await
+}
+
+/// How the environment starts: cold, or from a snapshot that the user names.
+pub(super) fn start<'a>(
+    compiled: &Compiled,
+    from_build: Option<&'a str>,
+) -> Result<Start<'a>, Error> {
+    match (from_build, compiled.refuses_seed()) {
+        (None, _) => Ok(Start::Cold),
+        (Some(_), Some(refusal)) => Err(fusefile::Error::from(refusal).into()),
+        (Some(snapshot), None) => Ok(Start::Seeded(snapshot)),
+    }
+}
+
+fn plan(app: &App, loaded: &Loaded, compiled: &Compiled, no_cache: bool) -> Result<(), CliError> {
+    let plan = loaded.plan(compiled, no_cache).map_err(Error::from)?;
+    if app.io.is_json() {
+        return Ok(app.io.data(&plan.to_json())?);
+    }
+    app.io.data(&render::plan::render(&plan))?;
+    if plan.steps.is_empty() {
+        app.io.faint("no build steps, so no layers");
+    }
+    Ok(())
+}
+
+/// Reads what `copy` names. What the built-in ignore rules left out is said in any case.
+pub(super) fn copy(
+    app: &App,
+    loaded: &Loaded,
+    compiled: &Compiled,
+    show: bool,
+) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+    let (walked, warnings) = loaded.walk(compiled)?;
+    for warning in warnings {
+        app.io.warn(&warning.to_string());
+    }
+    if show {
+        app.io.note(walked.report().trim_end());
+    } else {
+        for note in walked.default_skip_notes() {
+            app.io.note(&note);
+        }
+    }
+    Ok(loaded.read(compiled, &walked)?)
+}
+
+fn dry_run(app: &App, compiled: &Compiled, request: &Request) -> Result<(), CliError> {
+    let text = if app.io.is_json() {
+        request.to_json()
+    } else {
+        render::compiled::text(compiled, request)
+    };
+    Ok(app.io.data(&text)?)
+}
+
+/// The request with what only the real create carries.
+fn body(
+    request: &Request,
+    secrets: BTreeMap<String, String>,
+    gateway: &GatewayArgs,
+) -> Result<CreateEnvironment, Error> {
+    let json = serde_json::to_value(request).map_err(Error::Mismatch)?;
+    let mut body: CreateEnvironment = serde_json::from_value(json).map_err(Error::Mismatch)?;
+    body.secrets = secrets;
+    body.gateway_url.clone_from(&gateway.gateway_url);
+    body.gateway_token.clone_from(&gateway.gateway_token);
+    Ok(body)
+}
+
+/// Creates the environment and, unless that is not wanted, waits until it runs.
+async fn create(
+    app: &App,
+    client: &Client,
+    (loaded, compiled): (&Loaded, &Compiled),
+    body: &CreateEnvironment,
+    no_wait: bool,
+) -> Result<String, CliError> {
+    let created = client.create_in_background(body).await?;
+    let id = created.environment.id.clone();
+    app.io.success(&format!(
+        "creating environment {id} (task {})",
+        body.task_id
+    ));
+    if no_wait {
+        environment::show(app, &created.environment)?;
+        return Ok(id);
+    }
+    let host = &created.environment.host_id;
+    if !host.is_empty() {
+        app.io.note(&format!("placed on host {host}"));
+    }
+    let mut view = View::of_result(app.io, &id, host, &loaded.commands());
+    match wait::until_running(client, &id, &body.task_id, &mut view).await {
+        Ok(()) => Ok(id),
+        Err(CliError::Wait(failure)) => Err(steps::explain(failure, &view, compiled, &id)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The result. It runs, so that it cannot be read again is no failure.
+async fn show(app: &App, client: &Client, id: &str) -> Result<(), CliError> {
+    let environment = match client.environment(id).await {
+        Ok(environment) => environment,
+        Err(error) => {
+            app.io.warn(&format!(
+                "environment {id} runs, but reading it again failed: {}",
+                render::api::message(&error)
+            ));
+            return Ok(());
+        }
+    };
+    if app.io.is_json() {
+        return Ok(app.io.json(&environment)?);
+    }
+    Ok(app.io.data(&render::environment::summary(&environment))?)
+}

@@ -22,7 +22,7 @@ mod time;
 pub use audit::{AuditEntity, AuditEntry, AuditKind};
 pub use environment::{Endpoint, Environment, Version};
 pub use error::{ErrorKind, UnknownName};
-pub use event::EnvironmentEvent;
+pub use event::{EnvironmentEvent, StepReport};
 pub use host::{Allocated, Backend, Capacity, Host, HostState};
 pub use ids::{
     ApiKeyId, EnvironmentId, EventId, FleetId, HostId, ParseEventIdError, ReplicaId, TaskId,

@@ -62,10 +62,19 @@ fn endpoint(endpoint: model::Endpoint) -> wire::Endpoint {
     }
 }
 
-/// A transition as a record of an event stream.
+/// A transition, or the end of a step, as a record of an event stream.
 pub(crate) fn event(event: model::EnvironmentEvent) -> wire::Event {
     let id = event.id.to_string();
     let vm_id = event.environment_id.into_string();
+    if let Some(step) = event.step {
+        let mut record = wire::Event::state(id, vm_id, "", event.at);
+        record.event = wire::KIND_STEP.to_owned();
+        record.index = step.index;
+        record.total = step.total;
+        record.duration_ms = step.duration_ms;
+        record.exit_code = step.exit_code;
+        return record;
+    }
     let mut record = wire::Event::state(id, vm_id, event.state.as_str(), event.at);
     record.url = event.url;
     record.error = event.error;

@@ -91,6 +91,8 @@ struct EventRow {
     state: State,
     url: String,
     error: String,
+    /// JSON of a step report; empty for a transition.
+    step: String,
 }
 
 impl Effects {
@@ -141,6 +143,18 @@ impl Effects {
             state,
             url: url.to_owned(),
             error: error.to_owned(),
+            step: String::new(),
+        });
+    }
+
+    /// Tells the stream that a step of an environment's startup script ended.
+    pub(crate) fn step_event(&mut self, id: &EnvironmentId, state: State, step: String) {
+        self.events.push(EventRow {
+            environment_id: id.clone(),
+            state,
+            url: String::new(),
+            error: String::new(),
+            step,
         });
     }
 
@@ -277,12 +291,13 @@ impl Tx<'_> {
                 event.state.as_str(),
                 event.url,
                 event.error,
+                event.step,
                 now
             ]
         });
         let sql = MultiRow {
             step: "insert events",
-            before: "INSERT INTO events (seq, id, environment_id, state, url, error, at) \
+            before: "INSERT INTO events (seq, id, environment_id, state, url, error, step, at) \
                  SELECT * FROM (VALUES ",
             after: ") AS r WHERE r.column1 IS NOT NULL",
         };

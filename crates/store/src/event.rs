@@ -4,12 +4,12 @@
 //! that has seen place n has seen every place below. Subscribers keep the place
 //! of the last event that they were told and read on from there when woken.
 
-use fuse_model::{EnvironmentEvent, EnvironmentId, EventId};
+use fuse_model::{EnvironmentEvent, EnvironmentId, EventId, State, StepReport};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::sql::{Row, binds};
+use crate::sql::{Row, binds, to_json};
 use crate::tx::Tx;
 use crate::writer::{Applied, Write};
 use crate::{Store, StoreError};
@@ -17,7 +17,7 @@ use crate::{Store, StoreError};
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT id, environment_id, state, url, error, at FROM events ",
+            "SELECT id, environment_id, state, url, error, step, at FROM events ",
             $rest
         )
     };
@@ -115,6 +115,20 @@ impl Store {
         Ok(event.filter(|event| event.id == id))
     }
 
+    /// Adds the reports of steps that ended to the stream of an environment. One that
+    /// is being torn down, or gone, gets none: nothing follows its last event.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn event_add_steps(
+        &self,
+        id: &EnvironmentId,
+        steps: Vec<StepReport>,
+    ) -> Result<(), StoreError> {
+        let id = id.clone();
+        self.write(AddSteps { id, steps }).await
+    }
+
     /// Forgets the events of environments that ended before `ended_before`, at
     /// most `limit` at a time. Answers how many were forgotten.
     ///
@@ -130,6 +144,34 @@ impl Store {
             limit,
         };
         self.write(prune).await
+    }
+}
+
+struct AddSteps {
+    id: EnvironmentId,
+    steps: Vec<StepReport>,
+}
+
+impl Write for AddSteps {
+    type Out = ();
+    const ENTITY: &'static str = "event";
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
+        // The update takes the row's lock: a removal is before or after this, not between.
+        let sql = "UPDATE environments SET activity_at = activity_at \
+             WHERE id = $1 AND state = $2 RETURNING id";
+        let state = State::Provisioning;
+        let values = binds![self.id.as_str(), state.as_str()];
+        let found = tx
+            .fetch("find the environment of a step", sql, values)
+            .await?;
+        if !found.is_empty() {
+            for step in &self.steps {
+                tx.effects
+                    .step_event(&self.id, state, to_json("events", "step", step)?);
+            }
+        }
+        Ok(Applied::Keep(()))
     }
 }
 
@@ -163,6 +205,14 @@ fn from_row(row: &Row) -> Result<EnvironmentEvent, StoreError> {
         state: columns.parsed("state")?,
         url: columns.text("url")?,
         error: columns.text("error")?,
+        step: match columns.text("step")?.as_str() {
+            "" => None,
+            text => Some(serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+                table: "events",
+                column: "step",
+                reason: e.to_string(),
+            })?),
+        },
         at: columns.time("at")?,
     })
 }

@@ -20,6 +20,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0002_dead_letters_idempotency",
         include_str!("../migrations/0002_dead_letters_idempotency.sql"),
     ),
+    (
+        "0003_step_events",
+        include_str!("../migrations/0003_step_events.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

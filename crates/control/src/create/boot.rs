@@ -10,6 +10,7 @@ use super::{
     GuestToken, StoredRequest,
     failure::BootError,
     script::{self, ScriptOutput},
+    steps::{self, Steps},
 };
 use crate::{
     Control, Settings,
@@ -113,13 +114,17 @@ impl Boot<'_> {
             return Ok(());
         }
         let limit = script_limit(&self.control.inner.settings, self.request);
-        let outcome = script::run(
-            provider,
-            &self.record.id,
-            &self.request.startup_script,
-            limit,
-        )
-        .await;
+        let script = match &self.request.startup_steps {
+            Some(places) => steps::instrument(&self.request.startup_script, places),
+            None => self.request.startup_script.clone(),
+        };
+        let running = script::run(provider, &self.record.id, &script, limit);
+        let outcome = if script.contains(steps::FILE) {
+            let steps = Steps::new(self.control, provider, &self.record.id);
+            steps.during(running).await
+        } else {
+            running.await
+        };
         match outcome {
             Ok(output) => {
                 self.keep_output(output).await;

@@ -19,6 +19,7 @@ mod failure;
 mod once;
 mod request;
 mod script;
+mod steps;
 
 use fuse_model::{Environment, OperationKind, Redacted, State, Trigger};
 use fuse_store::{Change, Guarded, OperationChange, Removal, TaskChange};

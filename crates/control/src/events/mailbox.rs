@@ -19,11 +19,14 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     /// Adds an event. When the queue is full it takes the place of the newest one: the
-    /// latest state is what counts, and nothing follows a terminal event.
-    /// Answers whether one was lost.
+    /// latest state is what counts, and nothing follows a terminal event. A step is no
+    /// state and then gets lost itself. Answers whether one was lost.
     pub(super) fn push(&self, event: EnvironmentEvent) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = queue.len() >= CAPACITY;
+        if is_full && event.step.is_some() {
+            return true;
+        }
         if is_full {
             queue.pop_back();
         }
@@ -65,6 +68,7 @@ mod tests {
             state,
             url: String::new(),
             error: String::new(),
+            step: None,
             at: fuse_model::now(),
         }
     }

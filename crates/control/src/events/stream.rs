@@ -105,6 +105,7 @@ fn from_record(record: Environment, sequence: i64) -> EnvironmentEvent {
         state: record.state,
         url: record.url,
         error: record.error,
+        step: None,
         at: record.updated_at,
     }
 }
@@ -123,7 +124,7 @@ impl EventStream {
             None => self.live().await?,
         };
         self.seen = self.seen.max(event.id.sequence());
-        self.over = event.state.is_terminal();
+        self.over = event.state.is_terminal() && event.step.is_none();
         Some(event)
     }
 

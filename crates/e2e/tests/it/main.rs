@@ -5,6 +5,7 @@
 
 mod abuse;
 mod bad_input;
+mod examples;
 mod exec;
 mod failing;
 mod hello;
@@ -46,6 +47,7 @@ fn trials(suite: &Suite) -> Vec<Trial> {
             "restarts::everything_survives_kill_9",
             restarts::everything_survives_kill_9,
         ),
+        suite.trial("examples::offline_ones_run", examples::offline_ones_run),
         suite.trial("local::up_status_down_up", local::up_status_down_up),
         suite.trial(
             "abuse::the_control_channel_answers",

@@ -145,6 +145,8 @@ pub(crate) async fn failing_build_step_redacts(suite: Suite) -> Result<()> {
     drop(turn);
     up.says("build")?;
     up.says("login with [REDACTED] refused")?;
+    up.says("build[1] ended with exit code 3.")?;
+    ensure!(up.stdout.contains("  FAILED [2/2] "), "{}", up.stdout);
     ensure!(
         !needle.is_in(up.stderr.as_bytes()),
         "fuse up printed the secret"

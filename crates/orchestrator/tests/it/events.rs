@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::support::{Options, Orchestrator, with_agent};
 use fuse_testkit::fake_agent::Step;
+use fuse_wire_host::ExecResponse;
 
 #[tokio::test]
 async fn a_stream_starts_with_the_state_and_ends_with_the_end() {
@@ -55,6 +56,60 @@ async fn every_transition_is_one_record() {
         events.states().await,
         ["provisioning", "running", "destroying", "destroyed"]
     );
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn steps_of_a_startup_script_are_records_of_the_stream() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    let lines = "{\"index\":1,\"total\":2,\"duration_ms\":1500}\nno step\n\
+        {\"index\":2,\"total\":2,\"duration_ms\":20,\"exit_code\":7}\n{\"index\":3";
+    agent.on_exec(move |command| match command.first().map(String::as_str) {
+        Some("tail") => {
+            let from: usize = command[2].trim_start_matches('+').parse().unwrap();
+            ExecResponse {
+                stdout: lines.as_bytes()[from - 1..].to_vec(),
+                ..ExecResponse::default()
+            }
+        }
+        _ => {
+            assert!(command[2].contains("/fuse/steps.ndjson"), "{command:?}");
+            assert!(command[2].contains("__fuse_step 0; test\n"), "{command:?}");
+            ExecResponse {
+                exit_code: 90,
+                ..ExecResponse::default()
+            }
+        }
+    });
+    let mut gate = agent.hold(Step::Create);
+    let script = "set -eu\nmake\ntest\ntrap - EXIT\n";
+    let accepted = fuse
+        .request(Method::POST, "/v1/environments")
+        .header("Prefer", "respond-async")
+        .json(&json!({"task_id": "a", "startup_script": script,
+            "startup_steps": {"first": 1, "total": 2, "offsets": [8, 13, 18]}}));
+    assert_eq!(accepted.send().await.unwrap().status(), 202);
+    gate.reached().await;
+    let mut events = fuse.events("fuse-a", None).await;
+    gate.open();
+    let mut seen = Vec::new();
+    while let Some(event) = events.next().await {
+        seen.push(event);
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    assert_eq!(seen[1]["event"], "step");
+    assert_eq!(seen[1]["index"], 1);
+    assert_eq!(seen[1]["duration_ms"], 1500);
+    assert!(seen[1].get("exit_code").is_none(), "{seen:?}");
+    assert_eq!(seen[2]["exit_code"], 7);
+    assert_eq!(seen[2]["state"], "");
+    assert_eq!(seen[3]["state"], "failed");
+    let bad = fuse
+        .create(&json!({"task_id": "b", "startup_script": script,
+            "startup_steps": {"first": 1, "total": 2, "offsets": [9, 13, 18]}}))
+        .await
+        .is(400);
+    assert!(bad.to_string().contains("startup_steps: offsets"), "{bad}");
     fuse.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fuse_model::{EventId, State};
+use fuse_model::{EventId, State, StepReport};
 use jiff::SignedDuration;
 use tokio::time::timeout;
 
@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 contract! {
     a_cursor_sees_every_event_once_and_in_order,
     an_event_id_is_a_cursor,
+    steps_are_told_while_it_is_made,
     a_watch_fires_on_commit_and_ends_with_the_store,
     other_replicas_are_woken,
     ended_streams_are_forgotten_and_others_kept,
@@ -47,6 +48,36 @@ async fn a_cursor_sees_every_event_once_and_in_order(db: Db) {
         .expect("lists");
     assert_eq!(newer, of_b[1..]);
     assert!(store.event_head().await.expect("reads") >= cursor);
+}
+
+async fn steps_are_told_while_it_is_made(db: Db) {
+    let store = db.open().await;
+    let made = create(&store, "a", 1, &[]).await;
+    let step = |index, exit_code| StepReport {
+        index,
+        total: 2,
+        duration_ms: 10,
+        exit_code,
+    };
+    let steps = vec![step(1, 0), step(2, 3)];
+    store.event_add_steps(&made.id, steps).await.expect("adds");
+    let told = store.event_list_of(&made.id, 0, 9).await.expect("lists");
+    let told: Vec<_> = told.iter().map(|e| (e.state, e.step)).collect();
+    assert_eq!(
+        told,
+        [
+            (State::Provisioning, None),
+            (State::Provisioning, Some(step(1, 0))),
+            (State::Provisioning, Some(step(2, 3))),
+        ]
+    );
+    // Nothing follows once it runs, nor where there is nothing.
+    start(&store, &made).await;
+    for nobody in [made.id.clone(), id("nobody")] {
+        let steps = vec![step(1, 0)];
+        store.event_add_steps(&nobody, steps).await.expect("adds");
+    }
+    assert_eq!(all_events(&store).await.len(), 4);
 }
 
 async fn an_event_id_is_a_cursor(db: Db) {

@@ -4,6 +4,7 @@
 //! as they ship. On a shared machine absolute figures are for orientation; ratios within one run decide.
 
 mod bare;
+mod fusefile;
 mod guest;
 mod load;
 mod report;
@@ -20,6 +21,8 @@ use report::Report;
 /// Groups of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Group {
+    /// The Fusefile compiler: cold start, a long file, a large tree.
+    Fusefile,
     /// Real guests: create against a bare boot, exec round trip, the host's own work.
     Guest,
     /// Throughput of the control plane on the stub provider, per store.
@@ -61,6 +64,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     let wanted = |group| arguments.only.is_empty() || arguments.only.contains(&group);
     let mut report = Report::new();
     runtime.block_on(async {
+        if wanted(Group::Fusefile) {
+            fusefile::measure(&mut report, arguments.quick)?;
+        }
         if wanted(Group::Startup) {
             startup::measure(&mut report, arguments.quick).await?;
         }

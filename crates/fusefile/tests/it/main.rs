@@ -5,13 +5,16 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod copy_rules;
 mod decoding;
 mod diagnostics;
 mod examples;
 mod layers;
+mod mutations;
 mod properties;
 mod schema;
 mod scripts;
 mod shells;
+mod shipped;
 mod tree;
 mod walk;

@@ -10,7 +10,7 @@ use crate::tree::Memory;
 const COMPLETE: &[u8] = include_bytes!("complete.yaml");
 
 /// Everything the crate does with a file; returns whether it compiled.
-fn everything(source: &[u8]) -> bool {
+pub(crate) fn everything(source: &[u8]) -> bool {
     let tree = Memory::default().file("a", "x").file("complete.yaml", "y");
     let checked = check("Fusefile", source, Some(&tree));
     assert_eq!(checked.problems.is_empty(), checked.compiled.is_some());

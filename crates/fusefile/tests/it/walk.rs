@@ -12,7 +12,7 @@ use fuse_fusefile::{Compiled, Severity, check};
 
 use crate::tree::Memory;
 
-fn compile(copies: &[(&str, &str)]) -> Compiled {
+pub(crate) fn compile(copies: &[(&str, &str)]) -> Compiled {
     let entries: Vec<_> = copies
         .iter()
         .map(|(from, to)| serde_json::json!({"from": from, "to": to}))
@@ -24,7 +24,7 @@ fn compile(copies: &[(&str, &str)]) -> Compiled {
 }
 
 /// Guest paths in the order they were found, or the problem.
-fn walk(tree: &dyn Tree, copies: &[(&str, &str)]) -> Result<Vec<String>, String> {
+pub(crate) fn walk(tree: &dyn Tree, copies: &[(&str, &str)]) -> Result<Vec<String>, String> {
     let compiled = compile(copies);
     let (ignore, _) = read_ignore(tree).map_err(|problem| problem.to_string())?;
     let walked = Walked::of(&compiled, tree, &ignore).map_err(|problem| problem.to_string())?;

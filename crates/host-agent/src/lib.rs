@@ -23,6 +23,7 @@ pub mod registry;
 pub mod report;
 pub mod serve;
 mod sys;
+mod systemd;
 #[cfg(test)]
 mod testing;
 pub mod tools;

@@ -19,6 +19,7 @@ use crate::net::firewall::{self, Verdict};
 use crate::preflight::{self, PreflightError};
 use crate::registry::{self, HostError, HostParts, Registry, StopError};
 use crate::report::chain;
+use crate::systemd;
 use crate::vmm::Vmm;
 use crate::vmm::process::rotate_log;
 
@@ -86,8 +87,10 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
     let housekeeping = TaskTracker::new();
     housekeeping.spawn(keep_rules(registry.clone(), shutdown.clone()));
     housekeeping.spawn(keep_logs(registry.clone(), shutdown.clone()));
+    housekeeping.spawn(until(shutdown.clone(), systemd::keep_alive()));
     housekeeping.close();
     tracing::info!(%address, %public_host, vms = registry.list("").len(), "serving");
+    systemd::ready();
     let router = App::new(registry.clone()).router();
     server::serve(listener, router, config.http.idle, shutdown).await;
     housekeeping.wait().await;
@@ -118,6 +121,7 @@ fn shutdown_on_signal() -> Result<CancellationToken, ServeError> {
             _ = interrupt.recv() => {}
         }
         tracing::info!("shutting down");
+        systemd::stopping();
         cancel.cancel();
     });
     Ok(token)
@@ -179,6 +183,13 @@ async fn keep_logs(registry: Registry, shutdown: CancellationToken) {
         if let Err(error) = tokio::task::spawn_blocking(work).await {
             tracing::error!(%error, "log keeping lost");
         }
+    }
+}
+
+async fn until(shutdown: CancellationToken, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = work => {}
+        () = shutdown.cancelled() => {}
     }
 }
 

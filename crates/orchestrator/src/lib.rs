@@ -9,6 +9,7 @@ pub mod logging;
 mod routes;
 pub mod run;
 pub mod server;
+mod systemd;
 mod views;
 
 pub use http::{Allowlist, App, Auth, HttpMetrics, router};

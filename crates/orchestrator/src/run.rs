@@ -14,6 +14,7 @@ use crate::{
     http::{App, HttpMetrics, router},
     logging,
     server::{self, Listening},
+    systemd,
 };
 
 /// Bound of closing the store, on top of the shutdown timeout.
@@ -34,6 +35,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     announce(&config, &store, &listening);
 
     control.run();
+    systemd::ready();
     let app = App::new(control.clone(), config.auth())
         .restricted_to(config.allowlist.clone())
         .with_secure_cookies(config.has_secure_cookies())
@@ -45,6 +47,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let until_signal = async move {
         wait_for_signal().await;
         tracing::info!("shutting down");
+        systemd::stopping();
         draining.begin_shutdown();
         signals.cancel();
     };
@@ -62,6 +65,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             "some requests or operations did not end within the shutdown timeout; \
              what they left unfinished is picked up at the next start"
         ),
+        () = systemd::keep_alive() => {}
     }
     close(&store).await;
     Ok(())

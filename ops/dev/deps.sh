@@ -31,6 +31,8 @@ dash|dash|runs compiled startup scripts under dash
 tmux|tmux|drives the interactive parts of the CLI
 shellcheck|shellcheck|checks the shell scripts
 curl|curl|calls services the way a user would
+promtool|prometheus|checks the alert rules
+systemd-analyze|systemd|checks the service units
 git|git|takes the clean clone that the newcomer test starts from
 '
 

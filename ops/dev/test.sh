@@ -14,6 +14,7 @@ ops/dev/image.sh target/debug/fc-agent
 # Tests that cannot run here print `SKIP <test>: <reason>`; --show-output keeps those lines.
 status=0
 cargo test --locked --workspace --no-fail-fast -- --show-output 2>&1 | tee "$log" || status=$?
+tests/ops/run.sh 2>&1 | tee -a "$log" || status=$?
 tests/sdk/run.sh 2>&1 | tee -a "$log" || status=$?
 
 printf '\n'

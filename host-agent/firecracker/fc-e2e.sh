@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The orchestrator's program through the life of one environment. By default on hosts that exist in its memory only;
+# FUSE_E2E_REMOTE=1 uses the agent of this host. FUSE_E2E_PORT (18080) must be free.
+# shellcheck source=host-agent/firecracker/common.sh
+. "$(dirname "$0")/common.sh"
+[ $# -eq 0 ] || die "usage: fc-e2e.sh (it takes no arguments)"
+port=${FUSE_E2E_PORT:-18080}
+program=${ORCH_BIN_SRC:-}
+for candidate in "$tree/target/release/orchestrator" "$tree/target/debug/orchestrator" "$DESTDIR$ORCH_BIN"; do
+  [ -n "$program" ] || ! is_program "$candidate" || program=$candidate
+done
+[ -n "$program" ] || die "there is no orchestrator: build it (cargo build -p fuse-orchestrator) or name it with ORCH_BIN_SRC"
+
+scratch
+api=http://127.0.0.1:$port
+token=$(random_hex)
+if [ "${FUSE_E2E_REMOTE:-}" = 1 ]; then
+  FIRECRACKER_BASE_URL=${FIRECRACKER_BASE_URL:-http://127.0.0.1:$FC_AGENT_PORT}
+  FIRECRACKER_TOKEN=${FIRECRACKER_TOKEN:-$(agent_token)}
+  [ -n "$FIRECRACKER_TOKEN" ] || die "FUSE_E2E_REMOTE=1 needs the agent's token in FIRECRACKER_TOKEN or $FC_DIR/.env"
+else
+  FIRECRACKER_BASE_URL='' FIRECRACKER_TOKEN=''
+fi
+export FIRECRACKER_BASE_URL FIRECRACKER_TOKEN
+! curl --silent --output /dev/null "$api/health" || die "something answers on port $port already; choose another FUSE_E2E_PORT"
+env -u DATABASE_URL ORCH_LISTEN="127.0.0.1:$port" ORCH_AUTH_TOKEN="$token" TOKEN_ENCRYPTION_KEY="$(random_hex)" \
+  "$program" >"$work/orchestrator.log" 2>&1 &
+orchestrator=$!
+trap 'kill "$orchestrator" 2>/dev/null; wait "$orchestrator" 2>/dev/null; rm -rf "$work"' EXIT
+
+# call <method> <path> <status> [body]: the answer must have that status; its body.
+call() {
+  local body=() status
+  [ $# -lt 4 ] || body=(--header 'Content-Type: application/json' --data-binary "$4")
+  status=$(printf 'header = "Authorization: Bearer %s"\n' "$token" |
+    curl --silent --show-error --max-time 180 --config - --request "$1" "${body[@]}" \
+      --output "$work/answer" --write-out '%{http_code}' "$api$2") || die "$1 $2 failed"
+  [ "$status" = "$3" ] || die "$1 $2 answered $status instead of $3: $(cat "$work/answer")"
+  log "ok: $1 $2 $status"
+  cat "$work/answer"
+}
+field() { sed -n "s/.*\"$1\" *: *\"\\([^\"]*\\)\".*/\\1/p" | head -n 1; }
+is() { [ "$1" = "$2" ] || die "$3 is '$1' instead of '$2'"; }
+
+curl --silent --show-error --retry 20 --retry-delay 1 --retry-connrefused --max-time 10 --output /dev/null "$api/ready" ||
+  die "the orchestrator does not get ready: $(tail -n 3 "$work/orchestrator.log")"
+kill -0 "$orchestrator" 2>/dev/null || die "the orchestrator ended: $(tail -n 3 "$work/orchestrator.log")"
+for probe in /health /ready /metrics; do call GET "$probe" 200 >/dev/null; done
+
+created=$(call POST /v1/environments 201 '{"task_id":"fc-e2e","spec":{"cpus":2,"ram_mb":512,"storage_gb":1}}')
+id=$(field id <<<"$created")
+[ -n "$id" ] || die "the answer to a create has no id: $created"
+is "$(field state <<<"$created")" running 'the state after create'
+is "$(call GET "/v1/environments/$id" 200 | field state)" running 'the state'
+call GET '/v1/environments?task_id=fc-e2e' 200 | grep -q "$id" || die "the list lacks $id"
+snapshot=$(call POST "/v1/environments/$id/snapshots" 201 '{}' | field id)
+[ -n "$snapshot" ] || die "the answer to a snapshot has no id"
+call GET "/v1/snapshots?vm_id=$id" 200 | grep -q "$snapshot" || die "the list of snapshots lacks $snapshot"
+call POST "/v1/snapshots/$snapshot?action=restore" 204 '{}'
+is "$(call POST "/v1/environments/$id?action=drain" 200 '{}' | field state)" draining 'the state after drain'
+call DELETE "/v1/environments/$id" 204
+call GET "/v1/environments/$id" 404 >/dev/null
+log "all of it works"

@@ -1,0 +1,220 @@
+"""ops/systemd: what systemd itself says of the units, and their command lines run as they stand."""
+
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+
+from support import FIRECRACKER, TREE
+
+UNITS = TREE / "ops" / "systemd"
+BINARIES = TREE / "target" / "debug"
+IMAGE = pathlib.Path(os.environ.get("FUSE_IMAGE_DIR", pathlib.Path.home() / ".cache" / "fuse" / "image"))
+HOST_UNITS = ("fc-agent.service", "fc-update.service", "fc-update.timer", "orchestrator.service")
+ANALYZE = shutil.which("systemd-analyze")
+
+
+def skip(reason):
+    """Skips where a tool is missing, and says so in the form that `make test` counts."""
+    print(f"\nSKIP tests/ops units: {reason}", flush=True)
+    raise unittest.SkipTest(reason)
+
+
+def unit(name):
+    """The unit as key -> values; sections do not matter here."""
+    values = {}
+    for line in (UNITS / name).read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            values.setdefault(key, []).append(value)
+    return values
+
+
+class Analysed(unittest.TestCase):
+    def setUp(self):
+        if not ANALYZE:
+            skip("systemd-analyze is not installed")
+
+    def verify(self, names, source=UNITS):
+        with tempfile.TemporaryDirectory() as root:
+            # Programs and files that the units name must exist in the root that is looked at.
+            for path in ("usr/local/bin/orchestrator", "usr/local/bin/fc-agent", "usr/share/fuse/host-agent/firecracker/fc-update.sh"):
+                file = pathlib.Path(root, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch(mode=0o755)
+            target = pathlib.Path(root, "etc/systemd/system")
+            target.mkdir(parents=True)
+            for name in names:
+                shutil.copy(source / name, target)
+            for base in ("network-online.target", "multi-user.target", "timers.target", "sysinit.target", "basic.target",
+                         "shutdown.target", "time-set.target", "time-sync.target", "system.slice", "-.slice"):
+                found = pathlib.Path("/usr/lib/systemd/system", base)
+                if found.exists():
+                    shutil.copy(found, target)
+                else:
+                    (target / base).write_text("[Unit]\n")
+            done = subprocess.run(
+                [ANALYZE, "verify", "--man=no", f"--root={root}", *names], capture_output=True, text=True, timeout=60
+            )
+            complaints = [
+                line for line in (done.stdout + done.stderr).splitlines() if any(name in line for name in names)
+            ]
+            self.assertEqual((complaints, done.returncode), ([], 0), done.stderr)
+
+    def test_a_host_that_runs_guests(self):
+        self.verify(HOST_UNITS)
+
+    def test_a_host_of_its_own(self):
+        self.verify(("fuse-orchestrator.service",))
+
+    def test_verify_would_complain(self):
+        with tempfile.TemporaryDirectory() as other:
+            text = (UNITS / "fc-agent.service").read_text().replace("KillMode=process", "KillMode=frob")
+            pathlib.Path(other, "fc-agent.service").write_text(text)
+            with self.assertRaises(AssertionError):
+                self.verify(("fc-agent.service",), pathlib.Path(other))
+
+    def test_the_orchestrator_is_exposed_to_little(self):
+        for name in ("orchestrator.service", "fuse-orchestrator.service"):
+            done = subprocess.run(
+                [ANALYZE, "security", "--offline=yes", "--threshold=40", str(UNITS / name)],
+                capture_output=True, text=True, timeout=60,
+            )
+            level = re.search(r"exposure level.*?: ([0-9.]+)", done.stdout)
+            self.assertIsNotNone(level, done.stdout + done.stderr)
+            self.assertLessEqual(float(level[1]), 4.0, done.stdout)
+            self.assertEqual(done.returncode, 0)
+
+    def test_updates_come_around_four_on_mondays(self):
+        timer = unit("fc-update.timer")
+        done = subprocess.run(
+            [ANALYZE, "calendar", "--iterations=2", "--base-time=2026-01-01 00:00:00 UTC", timer["OnCalendar"][0]],
+            capture_output=True, text=True, env={**os.environ, "TZ": "UTC"}, timeout=60,
+        )
+        self.assertIn("Mon 2026-01-05 03:30:00 UTC", done.stdout)
+        self.assertIn("Mon 2026-01-12 03:30:00 UTC", done.stdout)
+        self.assertEqual(timer["RandomizedDelaySec"], ["1h"])
+        self.assertEqual(timer["Persistent"], ["true"])
+
+
+class Said(unittest.TestCase):
+    """What the other parts rely on."""
+
+    def test_a_restart_of_the_agent_kills_no_guest(self):
+        self.assertEqual(unit("fc-agent.service")["KillMode"], ["process"])
+
+    def test_the_orchestrator_beside_an_agent_starts_after_it(self):
+        self.assertIn("fc-agent.service", unit("orchestrator.service")["After"][0].split())
+        self.assertEqual(unit("orchestrator.service")["Conflicts"], ["fuse-orchestrator.service"])
+        self.assertEqual(unit("fuse-orchestrator.service")["Conflicts"], ["orchestrator.service"])
+
+    def test_the_two_orchestrator_units_are_confined_alike(self):
+        first, second = (unit(name) for name in ("orchestrator.service", "fuse-orchestrator.service"))
+        differ = {key for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
+        self.assertEqual(differ, {"Description", "After", "Conflicts", "EnvironmentFile", "RestartSec"})
+
+    def test_copies_in_installers_that_come_alone_are_the_same(self):
+        helpers = (TREE / "ops/lib/release.sh").read_text()
+        helpers = helpers[helpers.index("# >>> release helpers"):]
+        for name in ("install-orchestrator.sh", "install-fuse.sh"):
+            self.assertIn(helpers, (TREE / "ops" / name).read_text(), name)
+        inline = (TREE / "ops/install-orchestrator.sh").read_text()
+        text = (UNITS / "fuse-orchestrator.service").read_text()
+        self.assertIn(f"<<'UNIT'\n{text}UNIT\n", inline)
+
+    def test_scripts_that_source_the_helpers_have_no_copy(self):
+        for script in FIRECRACKER.glob("*.sh"):
+            self.assertNotIn("sha256_of()", script.read_text(), script)
+
+
+class Executed(unittest.TestCase):
+    """ExecStart in a mount and network namespace of its own, with a service manager that listens."""
+
+    def setUp(self):
+        if os.geteuid() != 0:
+            skip("command lines of units need root (mount and network namespaces)")
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="fuse-unit-", dir="/var/tmp"))
+        self.addCleanup(shutil.rmtree, self.work)
+        self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(self.notify.close)
+        self.notify.bind(str(self.work / "notify"))
+
+    def start(self, name, settings, programs, prepare=""):
+        """Runs the unit's command line with what its environment file says, given as `settings`."""
+        values = unit(name)
+        for program in programs.values():
+            if not (BINARIES / program).exists():
+                skip(f"{program} is not built (cargo build --workspace --bins)")
+        [file] = values["EnvironmentFile"]
+        links = "\n".join(f"ln -s {BINARIES / program} /usr/local/bin/{name}" for name, program in programs.items())
+        # Whatever is written lands on a tmpfs that ends with the namespace.
+        script = f"""set -e
+        mount -t tmpfs none /tmp
+        ip link set lo up
+        over() {{ mkdir -p /tmp/$1/up /tmp/$1/work; mount -t overlay -o lowerdir=$2,upperdir=/tmp/$1/up,workdir=/tmp/$1/work none $2; }}
+        over etc /etc; over lib /var/lib; over local /usr/local/bin
+        mkdir -p $(dirname {file})
+        {links}
+        {prepare}
+        exec {values["ExecStart"][0]}"""
+        assignments = values.get("Environment", []) + settings
+        environment = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+            "NOTIFY_SOCKET": str(self.work / "notify"),
+            "WATCHDOG_USEC": "200000",
+            **dict(assignment.split("=", 1) for assignment in assignments),
+        }
+        log = open(self.work / "log", "wb")
+        self.addCleanup(log.close)
+        process = subprocess.Popen(
+            ["unshare", "--mount", "--net", "bash", "-c", script], env=environment, stdout=log, stderr=log, cwd="/"
+        )
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def heard(self, word):
+        """Waits until the program says this to the service manager."""
+        said = []
+        while not any(word in text for text in said):
+            readable, _, _ = select.select([self.notify], [], [], 30)
+            self.assertTrue(readable, f"{word} was not said, only {said}; log: {(self.work / 'log').read_text()[-2000:]}")
+            said.append(self.notify.recv(4096).decode())
+
+    def lives(self, process):
+        self.heard("READY=1")
+        self.heard("WATCHDOG=1")
+        self.heard("WATCHDOG=1")
+        process.send_signal(signal.SIGTERM)
+        self.heard("STOPPING=1")
+        self.assertEqual(process.wait(timeout=30), 0, (self.work / "log").read_text()[-2000:])
+
+    def test_orchestrator(self):
+        settings = ["ORCH_LISTEN=:8080", "ORCH_AUTH_TOKEN=t", "DATABASE_URL=sqlite:///tmp/fuse.db"]
+        self.lives(self.start("orchestrator.service", settings, {"orchestrator": "orchestrator"}))
+
+    def test_fuse_orchestrator(self):
+        settings = ["ORCH_LISTEN=:8080", "ORCH_AUTH_TOKEN=t", "DATABASE_URL="]
+        self.lives(self.start("fuse-orchestrator.service", settings, {"orchestrator": "orchestrator"}))
+
+    def test_fc_agent(self):
+        if not (IMAGE / "vmlinux.bin").exists():
+            skip("there is no guest image (ops/dev/image.sh)")
+        programs = {"fc-agent": "fc-agent", "firecracker": "fc-emulator"}
+        settings = ["FC_AGENT_TOKEN=t", "PUBLIC_HOST=127.0.0.1"]
+        self.lives(self.start("fc-agent.service", settings, programs, f"ln -s {IMAGE}/* /var/lib/fuse/"))
+
+
+if __name__ == "__main__":
+    unittest.main()

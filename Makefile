@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 GUEST_TARGET := $(shell uname -m)-unknown-linux-gnu
 
-.PHONY: help run test lint fmt build image fused bench
+.PHONY: help run test lint fmt build image fused bench dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,3 +31,6 @@ image: ## kernel, initramfs and base root file system in the user's cache
 
 bench: ## the figures of ARCHITECTURE.md's budget, as ratios
 	@ops/dev/bench.sh
+
+dist: ## what a release is made of, into dist/: archives, packages, checksums, bill of materials
+	@ops/dev/dist.sh

@@ -13,6 +13,7 @@ use crate::commands::compile::CompileArgs;
 use crate::commands::completion::CompletionArgs;
 use crate::commands::connect::ConnectArgs;
 use crate::commands::context::ContextCommand;
+use crate::commands::doctor::DoctorArgs;
 use crate::commands::environment::EnvironmentCommand;
 use crate::commands::host::{HostArgs, HostsArgs};
 use crate::commands::init::InitArgs;
@@ -20,6 +21,7 @@ use crate::commands::local::LocalCommand;
 use crate::commands::status::StatusArgs;
 use crate::commands::up::UpArgs;
 use crate::commands::validate::ValidateArgs;
+use crate::commands::version::VersionArgs;
 use crate::error::Report;
 use crate::io::{Format, Io};
 use crate::{VERSION, format_of_raw_args};
@@ -141,6 +143,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: LocalCommand,
     },
+    /// Look for what is wrong with the fleet and this machine, and say how to mend it.
+    Doctor(DoctorArgs),
+    /// Show what runs where, and whether the releases fit together.
+    Version(VersionArgs),
     /// Print the completion script of a shell.
     Completion(CompletionArgs),
 }

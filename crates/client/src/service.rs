@@ -17,6 +17,10 @@ pub struct Identity {
     pub service: Option<String>,
     /// `version` of the body, when it has one.
     pub version: Option<String>,
+    /// `Date` header: the clock of what answered.
+    pub date: Option<String>,
+    /// The certificate that it showed (DER), over https.
+    pub certificate: Option<Vec<u8>>,
 }
 
 impl Identity {
@@ -38,6 +42,9 @@ impl Client {
         let response = self.send_raw(call).await?;
         let status = response.status().as_u16();
         let server = header(&response, "server");
+        let date = header(&response, "date");
+        let tls = response.extensions().get::<reqwest::tls::TlsInfo>();
+        let certificate = tls.and_then(|tls| tls.peer_certificate().map(<[u8]>::to_vec));
         let body = read(response, &url).await.unwrap_or_default();
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let field = |name: &str| body.get(name).and_then(|v| v.as_str()).map(str::to_owned);
@@ -46,6 +53,8 @@ impl Client {
             server,
             service: field("service"),
             version: field("version"),
+            date,
+            certificate,
         })
     }
 

@@ -144,6 +144,7 @@ impl Client {
             .user_agent(options.user_agent)
             .redirect(redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
+            .tls_info(true)
             .dns_resolver(SystemResolver);
         if !options.base_url.is_https() {
             // Without TLS the system's certificates need not be read, nor even exist.

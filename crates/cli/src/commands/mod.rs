@@ -5,6 +5,7 @@ pub(crate) mod compile;
 pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod context;
+pub(crate) mod doctor;
 pub(crate) mod environment;
 pub(crate) mod flags;
 pub(crate) mod fusefile;
@@ -16,6 +17,7 @@ pub(crate) mod secrets;
 pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod validate;
+pub(crate) mod version;
 
 use serde::Serialize;
 
@@ -38,6 +40,8 @@ pub(crate) async fn dispatch(app: &App, command: Command) -> Result<(), Error> {
         Command::Status(_) => status::run(app).await,
         Command::ApiKeys { command } => api_key::run(app, command).await,
         Command::Local { command } => local::run(app, command).await,
+        Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Version(args) => version::run(app, args).await,
         Command::Completion(args) => completion::run(app, &args),
     }
 }

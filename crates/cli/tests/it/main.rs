@@ -6,6 +6,8 @@ mod completion;
 #[cfg(test)]
 mod connect;
 #[cfg(test)]
+mod doctor;
+#[cfg(test)]
 mod environments;
 #[cfg(test)]
 mod fake;

@@ -1,0 +1,281 @@
+//! `doctor` and `version`: every layer named, every finding with what mends it.
+
+use axum::body::Body;
+use axum::http::Response;
+use serde_json::{Value, json as value};
+
+use crate::fake::{Fake, Seen, error, json};
+use crate::fuse::{Run, User};
+
+const READY: &str = r#"{"status":"ready","checks":{"state_store":"ok","fleet":"ok"}}"#;
+
+fn host(id: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut host = value!({
+        "id": id, "url": "http://10.0.0.5:8090", "state": "active",
+        "capacity": {"cpus": 8, "ram_mb": 1024, "storage_gb": 10, "vm_count": 20},
+        "allocated": {"cpus": 1, "ram_mb": 1, "storage_gb": 1, "vm_count": 2},
+        "last_seen": "2026-01-01T00:00:00Z", "created_at": "2026-01-01T00:00:00Z",
+        "updated_at": "2026-01-01T00:00:00Z",
+        "agent": {"reachable": true, "checked_at": "2026-01-01T00:00:00Z"},
+    });
+    change(&mut host);
+    host
+}
+
+fn fleet(hosts: &[Value], ready: &'static str) -> Fake {
+    let hosts = value!({ "hosts": hosts }).to_string();
+    Fake::start(move |seen: &Seen| -> Option<Response<Body>> {
+        match seen.line.as_str() {
+            "GET /ready" => Some(json(if ready == READY { 200 } else { 503 }, ready)),
+            line if line.starts_with("GET /v1/hosts") => Some(match seen.token.as_str() {
+                "Bearer good" => json(200, &hosts),
+                _ => error(401, "unauthorized", "invalid token"),
+            }),
+            _ => None,
+        }
+    })
+}
+
+fn doctor(user: &User) -> Run {
+    user.run(&["doctor", "--fleet", "-o", "json"])
+}
+
+fn findings(run: &Run) -> Vec<Value> {
+    run.json()["findings"].as_array().unwrap().clone()
+}
+
+fn named<'a>(findings: &'a [Value], check: &str) -> &'a Value {
+    let found = findings.iter().find(|finding| finding["check"] == check);
+    found.unwrap_or_else(|| panic!("no {check} in {findings:?}"))
+}
+
+#[test]
+fn a_sound_fleet_has_nothing_to_mend() {
+    let server = fleet(&[host("a", |_| ())], READY);
+    let user = User::connected(&server.url(), "good");
+    let run = doctor(&user).ok();
+    let findings = findings(&run);
+    for check in [
+        "orchestrator",
+        "database",
+        "reconcile",
+        "token",
+        "host a",
+        "capacity",
+        "versions",
+    ] {
+        assert_eq!(named(&findings, check)["status"], "ok", "{check}");
+    }
+    assert!(findings.iter().all(|finding| finding.get("fix").is_none()));
+    assert_eq!(run.json()["ok"], true);
+    let shown = user.run(&["doctor", "--fleet"]).ok();
+    assert!(
+        shown.stdout.contains("ok       token: "),
+        "{}",
+        shown.stdout
+    );
+    assert_eq!(shown.stderr, "nothing is wrong\n");
+}
+
+#[test]
+fn whatever_is_wrong_ends_with_the_command_that_mends_it() {
+    let down =
+        r#"{"status":"not_ready","checks":{"state_store":"connection refused","fleet":"ok"}}"#;
+    let away = host("away", |host| {
+        host["agent"]["reachable"] = false.into();
+        host["agent"]["error"] = "connection refused".into();
+    });
+    let other = host("other", |host| {
+        host["agent"]["reachable"] = false.into();
+        host["agent"]["error"] = "unauthorized: rejected the token".into();
+    });
+    let full = host("full", |host| host["allocated"]["vm_count"] = 20.into());
+    let resting = host("resting", |host| host["state"] = "cordoned".into());
+    let server = fleet(&[away, other, full, resting], down);
+    let run = doctor(&User::connected(&server.url(), "good")).exits(1);
+    let findings = findings(&run);
+    for (check, status, fix) in [
+        ("database", "failed", "systemctl restart postgresql"),
+        ("host away", "failed", "systemctl restart fc-agent"),
+        (
+            "host other",
+            "failed",
+            "fuse host register other --url http://10.0.0.5:8090 --token \"$FC_AGENT_TOKEN\" --max-vms 20",
+        ),
+        ("host full", "ok", ""),
+        ("host resting", "warning", "fuse host uncordon resting"),
+    ] {
+        let finding = named(&findings, check);
+        assert_eq!(finding["status"], status, "{finding}");
+        let shown = finding["fix"].as_str().unwrap_or_default();
+        assert!(
+            shown.contains(fix) && shown.is_empty() == fix.is_empty(),
+            "{finding}"
+        );
+    }
+    assert_eq!(run.json()["ok"], false);
+}
+
+#[test]
+fn a_warning_is_no_failure() {
+    let server = fleet(&[], READY);
+    let run = User::connected(&server.url(), "good")
+        .run(&["doctor", "--fleet"])
+        .ok();
+    assert!(
+        run.stdout.contains(
+            "warning  capacity: no host is registered\n         fix: fuse host register "
+        ),
+        "{}",
+        run.stdout
+    );
+}
+
+#[test]
+fn each_door_that_is_closed_is_named() {
+    let server = fleet(&[], READY);
+    let found = findings(&doctor(&User::connected(&server.url(), "of-an-agent")).exits(1));
+    let token = named(&found, "token");
+    assert!(
+        token["detail"]
+            .as_str()
+            .unwrap()
+            .contains("not a host agent's token"),
+        "{token}"
+    );
+    assert!(
+        token["fix"]
+            .as_str()
+            .unwrap()
+            .starts_with("fuse connect http://127.0.0.1:"),
+        "{token}"
+    );
+
+    let agent = Fake::raw(|_| {
+        Response::builder()
+            .status(401)
+            .header("server", "fc-agent/0.1")
+            .body(Body::empty())
+            .unwrap()
+    });
+    let found = findings(&doctor(&User::connected(&agent.url(), "t")).exits(1));
+    assert!(
+        named(&found, "orchestrator")["detail"]
+            .as_str()
+            .unwrap()
+            .contains("fc-agent")
+    );
+
+    let found = findings(&doctor(&User::connected("http://127.0.0.1:1", "t")).exits(1));
+    assert_eq!(named(&found, "orchestrator")["fix"], "fuse local up");
+
+    let found = findings(&doctor(&User::new()).ok());
+    assert_eq!(named(&found, "context")["status"], "skipped");
+}
+
+#[test]
+fn this_machine_is_looked_at_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = dir.path().join(".env");
+    std::fs::write(&settings, "FC_AGENT_TOKEN=t\nFC_AGENT_PORT=1\n").unwrap();
+    let path = dir.path().to_str().unwrap();
+    let run = User::new()
+        .run(&[
+            "doctor",
+            "--machine",
+            "--no-boot",
+            "--fc-dir",
+            path,
+            "-o",
+            "json",
+        ])
+        .exits(1);
+    let found = findings(&run);
+    for check in [
+        "tap",
+        "nftables",
+        "cgroups",
+        "disk",
+        "clock",
+        "agent token",
+        "agent",
+    ] {
+        named(&found, check);
+    }
+    let token = named(&found, "agent token");
+    assert_eq!(
+        (&token["status"], &token["fix"]),
+        (
+            &value!("failed"),
+            &value!(format!("sudo chmod 600 {}", settings.display()))
+        )
+    );
+    let agent = named(&found, "agent");
+    assert!(
+        agent["detail"].as_str().unwrap().contains("port 1"),
+        "{agent}"
+    );
+    for finding in &found {
+        assert_eq!(
+            finding["status"] == "ok",
+            finding.get("fix").is_none(),
+            "{finding}"
+        );
+    }
+}
+
+#[test]
+fn an_agent_that_runs_with_another_token_is_told_apart() {
+    let agent = Fake::raw(|seen| match (seen.line.as_str(), seen.token.as_str()) {
+        ("GET /healthz", "Bearer right") => json(200, "{}"),
+        _ => json(401, "{}"),
+    });
+    let port = agent.url().rsplit(':').next().unwrap().to_owned();
+    for (token, status) in [("right", "ok"), ("wrong", "failed")] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(
+            dir.path().join(".env"),
+            format!("FC_AGENT_TOKEN={token}\nFC_AGENT_PORT={port}\n"),
+        )
+        .unwrap();
+        let path = dir.path().to_str().unwrap();
+        let run = User::new().run(&[
+            "doctor",
+            "--machine",
+            "--no-boot",
+            "--fc-dir",
+            path,
+            "-o",
+            "json",
+        ]);
+        let found = findings(&run);
+        assert_eq!(named(&found, "agent")["status"], status, "{token}");
+    }
+}
+
+#[test]
+fn versions_of_both_sides() {
+    let server = fleet(&[], READY);
+    let user = User::connected(&server.url(), "good");
+    let run = user.run(&["version"]).ok();
+    assert_eq!(
+        run.stdout,
+        format!("client  dev\nserver  dev  ({})\n", server.url())
+    );
+    assert_eq!(run.stderr, "");
+    let run = user.run(&["version", "-o", "json"]).ok();
+    assert_eq!(
+        run.json(),
+        value!({"client": "dev", "server": {"url": server.url(), "version": "dev"}, "warnings": []})
+    );
+    assert_eq!(
+        user.run(&["version", "--client"]).ok().stdout,
+        "client  dev\n"
+    );
+    let alone = User::new().run(&["version"]).ok();
+    assert_eq!(alone.stdout, "client  dev\n");
+    assert!(alone.stderr.contains("fuse connect"), "{}", alone.stderr);
+    User::connected("http://127.0.0.1:1", "t")
+        .run(&["version"])
+        .exits(1);
+}

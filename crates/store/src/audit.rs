@@ -1,9 +1,10 @@
-//! The audit log. Most entries are written along with what they tell; nothing is ever
-//! changed or removed.
+//! The audit log. Most entries are written along with what they tell; none is ever
+//! changed, and they go only by age.
 
 use std::fmt::Write as _;
 
 use fuse_model::AuditEntry;
+use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
 
 use crate::sql::{Bind, Row, binds};
@@ -37,6 +38,15 @@ impl Store {
         Ok(Listing::cut(items, page.limit, |item: &AuditRecord| {
             item.place
         }))
+    }
+
+    /// Forgets entries written before `before`, oldest first, at most `limit`. Answers
+    /// how many were forgotten.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn audit_prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+        self.write(Prune { before, limit }).await
     }
 }
 
@@ -76,6 +86,25 @@ impl Write for Insert {
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         tx.effects.audit(&self.0);
         Ok(Applied::Keep(()))
+    }
+}
+
+struct Prune {
+    before: Timestamp,
+    limit: u32,
+}
+
+impl Write for Prune {
+    type Out = u64;
+    const ENTITY: &'static str = "audit";
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<u64>, StoreError> {
+        // Places and times go up together, so that the oldest are found by the key.
+        let sql = "DELETE FROM audit_events WHERE seq IN (SELECT seq FROM \
+             (SELECT seq, at FROM audit_events ORDER BY seq LIMIT $2) oldest WHERE at < $1)";
+        tx.execute("prune the audit log", sql, binds![self.before, self.limit])
+            .await
+            .map(Applied::Keep)
     }
 }
 

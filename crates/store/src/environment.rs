@@ -5,13 +5,12 @@
 
 mod change;
 mod insert;
+mod lease;
 mod remove;
-
-use std::time::Duration;
 
 use fuse_model::{
     Environment, EnvironmentId, HostId, Operation, Redacted, ReplicaId, State, TaskId, Trigger,
-    Version, to_micros,
+    Version,
 };
 use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
@@ -26,8 +25,8 @@ use crate::{
 };
 
 /// What the vault binds secrets to, next to the environment's id.
-const GUEST_TOKEN: &str = "environment-guest-token";
-const SECRETS: &str = "environment-secrets";
+pub(crate) const GUEST_TOKEN: &str = "environment-guest-token";
+pub(crate) const SECRETS: &str = "environment-secrets";
 
 macro_rules! select {
     ($rest:expr) => {
@@ -201,23 +200,6 @@ impl Store {
         self.write(remove).await
     }
 
-    /// Extends this replica's operation on an environment to `ttl` from now.
-    /// `false` when it is no longer this replica's.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn environment_operation_renew(
-        &self,
-        id: &EnvironmentId,
-        ttl: Duration,
-    ) -> Result<bool, StoreError> {
-        let renew = Renew {
-            id: id.clone(),
-            ttl,
-        };
-        self.write(renew).await
-    }
-
     /// Sets the activity clock, unless it is already later.
     ///
     /// # Errors
@@ -356,27 +338,6 @@ fn list_sql(filter: &EnvironmentFilter, page: &Page<EnvironmentId>) -> (String, 
     (sql, values)
 }
 
-struct Renew {
-    id: EnvironmentId,
-    ttl: Duration,
-}
-
-impl Write for Renew {
-    type Out = bool;
-    const ENTITY: &'static str = "vm";
-
-    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
-        let sql = "UPDATE environments SET op_expires_at = $3 WHERE id = $1 AND op_owner = $2";
-        let values = binds![
-            self.id.as_str(),
-            tx.replica.as_str(),
-            expiry(tx.now, self.ttl)
-        ];
-        let changed = tx.execute("renew an operation", sql, values).await?;
-        Ok(Applied::Keep(changed > 0))
-    }
-}
-
 struct Touch {
     id: EnvironmentId,
     at: Timestamp,
@@ -392,10 +353,6 @@ impl Write for Touch {
         tx.execute("note activity", sql, values).await?;
         Ok(Applied::Keep(()))
     }
-}
-
-fn expiry(now: Timestamp, ttl: Duration) -> i64 {
-    now.as_microsecond().saturating_add(to_micros(ttl))
 }
 
 fn from_row(row: &Row) -> Result<Environment, StoreError> {

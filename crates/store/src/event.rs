@@ -129,8 +129,8 @@ impl Store {
         self.write(AddSteps { id, steps }).await
     }
 
-    /// Forgets the events of environments that ended before `ended_before`, at
-    /// most `limit` at a time. Answers how many were forgotten.
+    /// Forgets the events of environments that ended before `ended_before`, of at
+    /// most `limit` of them. Answers how many events were forgotten.
     ///
     /// # Errors
     /// The database fails.
@@ -185,11 +185,12 @@ impl Write for Prune {
     const ENTITY: &'static str = "event";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<u64>, StoreError> {
-        // An id may be in use again: only what led up to the end goes.
+        // An id may be in use again: only what led up to the end goes. All of it goes
+        // at once: without its end, nothing would ever find the rest.
         let sql = "DELETE FROM events WHERE seq IN (\
-             SELECT e.seq FROM events t \
-             JOIN events e ON e.environment_id = t.environment_id AND e.seq <= t.seq \
-             WHERE t.state IN ('destroyed', 'failed') AND t.at < $1 LIMIT $2)";
+             SELECT e.seq FROM (SELECT environment_id, seq FROM events \
+                 WHERE state IN ('destroyed', 'failed') AND at < $1 ORDER BY at LIMIT $2) t \
+             JOIN events e ON e.environment_id = t.environment_id AND e.seq <= t.seq)";
         let values = binds![self.ended_before, self.limit];
         tx.execute("prune events", sql, values)
             .await

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What the vault binds a host's token to, next to the host's id.
-const TOKEN: &str = "host-token";
+pub(crate) const TOKEN: &str = "host-token";
 
 macro_rules! select {
     ($rest:literal) => {

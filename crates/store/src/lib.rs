@@ -21,6 +21,7 @@ mod error;
 mod event;
 mod host;
 mod idempotency;
+mod keys;
 mod lease;
 mod listen;
 mod migrate;
@@ -37,6 +38,7 @@ mod writer;
 
 pub use error::{OpenError, StoreError};
 pub use event::EventWatch;
+pub use keys::{KeyReport, Rekeyed};
 pub use store::Store;
 pub use types::{
     AgentToken, ApiKey, AuditFilter, AuditRecord, Change, DeadLetter, DeadLetterRecord, Engine,

@@ -37,6 +37,15 @@ pub enum VaultError {
     Seal,
 }
 
+/// What opened a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenedWith {
+    /// The key that seals, in the form that is written today.
+    Current,
+    /// The previous key, or an older form.
+    Older,
+}
+
 struct NamedKey {
     id: [u8; KEY_ID_LEN],
     cipher: Aes256Gcm,
@@ -122,20 +131,37 @@ impl Vault {
     /// # Errors
     /// No key at hand opens it.
     pub fn open(&self, entity: &str, id: &str, blob: &[u8]) -> Result<Vec<u8>, VaultError> {
-        if !self.has_key() {
+        self.open_and_tell(entity, id, blob).map(|(plain, _)| plain)
+    }
+
+    /// [`Vault::open`], and whether sealing it anew would change anything.
+    pub(crate) fn open_and_tell(
+        &self,
+        entity: &str,
+        id: &str,
+        blob: &[u8],
+    ) -> Result<(Vec<u8>, OpenedWith), VaultError> {
+        let Some(current) = &self.current else {
             return Err(VaultError::NoKey);
-        }
+        };
         let aad = associated_data(entity, id);
-        let keys = || self.current.iter().chain(&self.previous);
+        let keys = || std::iter::once(current).chain(&self.previous);
         if blob.first() == Some(&FORMAT) && blob.len() >= HEADER_LEN {
             let (header, body) = blob.split_at(HEADER_LEN);
-            let named = keys().filter(|key| key.id == header[1..]);
-            if let Some(plain) = named.filter_map(|key| decrypt(key, body, &aad)).next() {
-                return Ok(plain);
+            for key in keys().filter(|key| key.id == header[1..]) {
+                if let Some(plain) = decrypt(key, body, &aad) {
+                    let with = if key.id == current.id {
+                        OpenedWith::Current
+                    } else {
+                        OpenedWith::Older
+                    };
+                    return Ok((plain, with));
+                }
             }
         }
         keys()
             .find_map(|key| decrypt(key, blob, &[]))
+            .map(|plain| (plain, OpenedWith::Older))
             .ok_or(VaultError::WrongKey)
     }
 }

@@ -9,7 +9,8 @@ use fuse_model::{
 };
 use jiff::Timestamp;
 
-use super::{expiry, operation};
+use super::lease::expiry;
+use super::operation;
 use crate::multi_row::{MultiRow, rounds};
 use crate::presence::{alive_since, is_alive};
 use crate::sql::{Bind, Row, binds, to_json};

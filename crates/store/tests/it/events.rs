@@ -126,7 +126,14 @@ async fn ended_streams_are_forgotten_and_others_kept(db: Db) {
     let before = store.now() - SignedDuration::from_secs(60);
     assert_eq!(store.event_prune(before, 100).await.expect("prunes"), 0);
     let after = store.now() + SignedDuration::from_secs(60);
-    assert_eq!(store.event_prune(after, 100).await.expect("prunes"), 3);
+    // Little by little, but each stream at once: nothing would find the rest of one.
+    let other = create(&store, "c", 1, &[]).await;
+    destroy(&store, &other).await;
+    let mut forgotten = Vec::new();
+    while forgotten.last() != Some(&0) {
+        forgotten.push(store.event_prune(after, 1).await.expect("prunes"));
+    }
+    assert_eq!(forgotten, [3, 3, 0]);
     let left = all_events(&store).await;
     assert_eq!(left.len(), 2);
     assert!(left.iter().all(|event| event.state == State::Provisioning));

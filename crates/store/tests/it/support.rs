@@ -180,11 +180,16 @@ pub(crate) async fn add_host(store: &Store, id: &str, cpus: i32, slots: i32) -> 
 /// Creates an environment that must succeed.
 pub(crate) async fn create(store: &Store, task: &str, cpus: i32, hosts: &[&str]) -> Environment {
     let new = new_environment(task, cpus, hosts);
-    match store
-        .environment_insert_and_reserve(new)
-        .await
-        .expect("inserts")
-    {
+    created(
+        store
+            .environment_insert_and_reserve(new)
+            .await
+            .expect("inserts"),
+    )
+}
+
+pub(crate) fn created(inserted: Inserted) -> Environment {
+    match inserted {
         Inserted::Created(environment) => environment,
         other @ (Inserted::TaskAssigned(_) | Inserted::NoCapacity | Inserted::KeyTaken) => {
             panic!("{other:?}")

@@ -9,8 +9,8 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Error, Settings, events::Hub, inflight::Inflight, metrics::Metrics, provider::Providers,
-    reachability::Reachability, reconcile::Progress,
+    Error, Settings, events::Hub, inflight::Inflight, keys::Keys, metrics::Metrics,
+    provider::Providers, reachability::Reachability, reconcile::Progress,
 };
 
 /// How long an operation is believed without a sign of life of its process.
@@ -34,6 +34,7 @@ pub(crate) struct Inner {
     pub(crate) hub: Hub,
     pub(crate) inflight: Inflight,
     pub(crate) reachability: Reachability,
+    pub(crate) keys: Keys,
     pub(crate) progress: Progress,
     pub(crate) metrics: Metrics,
     /// Wakes the reconcile loop before its time.
@@ -66,6 +67,7 @@ impl Control {
             providers,
             inflight: Inflight::default(),
             reachability: Reachability::default(),
+            keys: Keys::default(),
             progress: Progress::default(),
             metrics,
             wake: Notify::new(),
@@ -76,6 +78,19 @@ impl Control {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// Reads once what recovery is going to need, and tries the keys on it. A store that
+    /// cannot be read in full would only be found out by one failing cycle after the
+    /// other. What the hosts say is no part of it: they may come back later.
+    ///
+    /// # Errors
+    /// The store fails, or a record in it cannot be understood.
+    pub async fn check_recovery(&self) -> Result<(), StoreError> {
+        self.read_table().await?;
+        self.inner.store.host_list_all().await?;
+        self.inner.store.environment_list_interrupted(1).await?;
+        self.check_keys().await
     }
 
     /// Starts the loops: event delivery and reconcile.
@@ -159,15 +174,13 @@ impl Control {
     }
 
     /// Runs a use case as a task of its own: it goes on to its end when the caller
-    /// stops waiting, and shutdown waits for it.
+    /// stops waiting, and shutdown waits for it. Also one that was asked for before the
+    /// listener closed is run, or a restart would fail requests for no reason.
     pub(crate) async fn detached<T, F>(&self, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        if self.inner.stop.is_cancelled() {
-            return Err(Error::ShuttingDown);
-        }
         let (sender, receiver) = oneshot::channel();
         self.inner.tasks.spawn(async move {
             // An error here means that the caller stopped waiting.

@@ -89,9 +89,7 @@ impl Control {
                 ..Change::default()
             };
             let stored = self
-                .inner
-                .store
-                .environment_transition(&record, Trigger::DestroyRequested, change)
+                .record_transition(&record, Trigger::DestroyRequested, change)
                 .await?;
             match stored {
                 Guarded::Updated(record) => return Ok(Claim::Mine(Box::new(record))),
@@ -127,9 +125,7 @@ impl Control {
             ..Removal::default()
         };
         let removed = self
-            .inner
-            .store
-            .environment_remove(record, Trigger::DestroyConfirmed, removal)
+            .record_remove(record, Trigger::DestroyConfirmed, removal)
             .await?;
         match removed {
             Guarded::Updated(_) => {
@@ -154,9 +150,7 @@ impl Control {
             ..Change::default()
         };
         let noted = self
-            .inner
-            .store
-            .environment_transition(record, Trigger::DestroyRefused, change)
+            .record_transition(record, Trigger::DestroyRefused, change)
             .await;
         if let Err(e) = noted {
             tracing::warn!(vm_id = %record.id, error = %chain(&e), "cannot note a failed destroy");

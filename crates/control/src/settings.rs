@@ -30,6 +30,8 @@ pub struct Settings {
     pub default_idle_timeout: Duration,
     /// Failed attempts on one orphan after which it is left alone.
     pub orphan_max_retries: u32,
+    /// Age at which audit entries are forgotten; zero = never.
+    pub audit_retention: Duration,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
             task_stuck_timeout: Duration::from_secs(2 * 3600),
             default_idle_timeout: Duration::ZERO,
             orphan_max_retries: 5,
+            audit_retention: Duration::from_secs(90 * 24 * 3600),
         }
     }
 }

@@ -18,13 +18,15 @@ fn main() -> ExitCode {
 
 fn start(mut args: config::Args) -> anyhow::Result<()> {
     let mint = args.mint_api_key.take();
+    let command = args.command.take();
     let config = config::Config::resolve(args, |name| std::env::var(name).ok())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let outcome = match mint {
-        Some(label) => runtime.block_on(run::mint_api_key(config, label)),
-        None => runtime.block_on(run::run(config)),
+    let outcome = match (command, mint) {
+        (Some(config::Command::Rekey), _) => runtime.block_on(run::rekey(config)),
+        (None, Some(label)) => runtime.block_on(run::mint_api_key(config, label)),
+        (None, None) => runtime.block_on(run::run(config)),
     };
     // What is still running has had its time; recovery deals with it.
     runtime.shutdown_background();

@@ -31,6 +31,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tls = config.tls.as_ref().map(server::load_tls).transpose()?;
     let store = open(&config).await?;
     let control = Control::new(store.clone(), config.settings.clone())?;
+    control
+        .check_recovery()
+        .await
+        .context("recovery failed: what DATABASE_URL names cannot be read in full")?;
     let listening = Listening::bind(&config.listen, tls, config.timeouts).await?;
     announce(&config, &store, &listening);
 
@@ -73,7 +77,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
 async fn open(config: &Config) -> anyhow::Result<Store> {
     let vault = match &config.encryption_key {
-        Some(key) => Vault::new(key, None),
+        Some(key) => Vault::new(key, config.previous_encryption_key.as_ref()),
         None => Vault::none(),
     };
     let url = config.database_url.as_ref();
@@ -101,6 +105,49 @@ pub async fn mint_api_key(config: Config, label: String) -> anyhow::Result<()> {
     let minted = fuse_control::mint_api_key(&store, label, &scopes).await;
     store.close().await;
     writeln!(std::io::stdout(), "{}", minted?.raw.expose()).context("cannot print the key")
+}
+
+/// Seals every stored secret under the current key, and says what was done. May run
+/// beside replicas, and again after it was interrupted.
+///
+/// # Errors
+/// There is no key or no durable store, the store fails, or some secrets open with
+/// neither key.
+pub async fn rekey(config: Config) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        config.database_url.is_some(),
+        "rekey needs a store that keeps secrets: set DATABASE_URL to postgres://… or sqlite://…"
+    );
+    anyhow::ensure!(
+        config.encryption_key.is_some(),
+        "rekey seals secrets under TOKEN_ENCRYPTION_KEY: set it to the new key, and \
+         TOKEN_ENCRYPTION_KEY_PREVIOUS to the old one"
+    );
+    let store = open(&config).await?;
+    let done = store.rekey().await;
+    store.close().await;
+    let done = done.context("cannot rewrite the secrets; run it again, it goes on where it was")?;
+    let report = done.report;
+    writeln!(
+        std::io::stdout(),
+        "{} rewritten, {} under the current key now",
+        done.rewritten,
+        report.current
+    )?;
+    anyhow::ensure!(
+        report.outdated == 0,
+        "{} are still under the previous key, because replicas without the new one write: \
+         restart those with both keys, then run this again",
+        report.outdated
+    );
+    anyhow::ensure!(
+        report.unreadable.is_empty(),
+        "some open neither with TOKEN_ENCRYPTION_KEY nor with TOKEN_ENCRYPTION_KEY_PREVIOUS: {}. \
+         set the latter to their key and run this again, or register these hosts and create \
+         these environments anew",
+        report.unreadable.into_iter().collect::<Vec<_>>().join(", ")
+    );
+    Ok(())
 }
 
 /// Finishes the writes under way and gives the leases back.

@@ -60,7 +60,7 @@ impl Control {
                 audit: audit::accepted(&id, &task, &choice.scheduled),
                 idempotency: key.clone(),
             };
-            match self.inner.store.environment_insert_and_reserve(new).await? {
+            match self.record_insert(new).await? {
                 Inserted::Created(record) => return Ok(record),
                 Inserted::TaskAssigned(existing) => {
                     return Err(Error::TaskAssigned { task, existing });

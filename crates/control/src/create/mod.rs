@@ -168,9 +168,7 @@ impl Control {
             ..Change::default()
         };
         let stored = self
-            .inner
-            .store
-            .environment_transition(record, Trigger::Started, change)
+            .record_transition(record, Trigger::Started, change)
             .await;
         match stored.map_err(|e| log_commit(record, e))? {
             Guarded::Updated(running) => {
@@ -201,9 +199,7 @@ impl Control {
             error: failure.message,
         };
         let removed = self
-            .inner
-            .store
-            .environment_remove(record, Trigger::CreateFailed, removal)
+            .record_remove(record, Trigger::CreateFailed, removal)
             .await;
         match removed {
             Ok(Guarded::Updated(_) | Guarded::Missing) => {}

@@ -19,15 +19,17 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     /// Adds an event. When the queue is full it takes the place of the newest one: the
-    /// latest state is what counts, and nothing follows a terminal event. A step is no
+    /// latest state is what counts. But a terminal event stays, because the stream ends
+    /// with it: what follows belongs to another environment of the same id. A step is no
     /// state and then gets lost itself. Answers whether one was lost.
     pub(super) fn push(&self, event: EnvironmentEvent) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = queue.len() >= CAPACITY;
-        if is_full && event.step.is_some() {
-            return true;
-        }
         if is_full {
+            let is_over = queue.back().is_some_and(|last| last.state.is_terminal());
+            if is_over || event.step.is_some() {
+                return true;
+            }
             queue.pop_back();
         }
         queue.push_back(event);
@@ -80,6 +82,8 @@ mod tests {
             mailbox.push(event(sequence, State::Running));
         }
         mailbox.push(event(100, State::Destroyed));
+        // The id is used again, and that says nothing to those who watch the old one.
+        mailbox.push(event(101, State::Provisioning));
         for sequence in 0..31 {
             assert_eq!(mailbox.pop().await.id.sequence(), sequence);
         }

@@ -5,11 +5,12 @@
 //! gets intermediate states merged, never loses the terminal one, and holds a bounded
 //! queue.
 
+mod fleet;
 mod hub;
 mod mailbox;
 mod stream;
 
+pub use fleet::FleetEvents;
 pub use stream::EventStream;
 
 pub(crate) use hub::Hub;
-pub(crate) use stream::REPLAY;

@@ -10,7 +10,7 @@ use super::hub::Subscription;
 use crate::{Control, Error, error::Missing};
 
 /// Events of one environment that are kept for replay.
-pub(crate) const REPLAY: u32 = 256;
+const REPLAY: u32 = 256;
 
 /// The events of one environment. It ends after a terminal event and at shutdown.
 #[derive(Debug)]

@@ -126,6 +126,7 @@ impl Control {
             Registered::Stored(host) => {
                 self.inner.providers.forget(&id);
                 self.inner.reachability.note(&id, reachable);
+                self.check_keys_again().await;
                 tracing::info!(host_id = %id, url = %url, "host registered");
                 Ok(Registration {
                     host: *host,

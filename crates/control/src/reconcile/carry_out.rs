@@ -131,12 +131,7 @@ impl Control {
             audit: audit::destroying(record, Reason::Missing, text),
             ..Change::default()
         };
-        match self
-            .inner
-            .store
-            .environment_transition(record, trigger, change)
-            .await?
-        {
+        match self.record_transition(record, trigger, change).await? {
             Guarded::Updated(lost) => {
                 self.inner.metrics.passes.missing.inc();
                 self.remove_destroyed(&lost).await
@@ -160,9 +155,7 @@ impl Control {
             ..Change::default()
         };
         let stored = self
-            .inner
-            .store
-            .environment_transition(record, Trigger::Lost, change)
+            .record_transition(record, Trigger::Lost, change)
             .await?;
         match stored {
             Guarded::Updated(stopped) => self.finish_destroy(stopped).await,
@@ -193,7 +186,7 @@ impl Control {
             operation: OperationChange::Begin(OperationKind::Destroy, OPERATION_TTL),
             ..Change::default()
         };
-        match self.inner.store.environment_update(record, change).await? {
+        match self.record_update(record, change).await? {
             Guarded::Updated(record) => Ok(Some(record)),
             Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(None),
         }

@@ -131,7 +131,9 @@ impl Control {
         })
     }
 
-    async fn read_table(&self) -> Result<BTreeMap<EnvironmentId, Environment>, StoreError> {
+    pub(crate) async fn read_table(
+        &self,
+    ) -> Result<BTreeMap<EnvironmentId, Environment>, StoreError> {
         let mut records = BTreeMap::new();
         let mut after = None;
         loop {

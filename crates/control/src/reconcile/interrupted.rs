@@ -69,7 +69,7 @@ impl Control {
                     ..Change::default()
                 };
                 // Whatever came of it, the next look shows.
-                let _guarded = self.inner.store.environment_update(record, change).await?;
+                let _guarded = self.record_update(record, change).await?;
                 Ok(())
             }
             // Such records do not exist.
@@ -86,8 +86,7 @@ impl Control {
             operation: OperationChange::Begin(OperationKind::Recover, OPERATION_TTL),
             ..Change::default()
         };
-        let Guarded::Updated(record) = self.inner.store.environment_update(record, change).await?
-        else {
+        let Guarded::Updated(record) = self.record_update(record, change).await? else {
             return Ok(());
         };
         match found {
@@ -135,9 +134,7 @@ impl Control {
             self.restart_agent(record, &*provider, &mut change).await?;
         }
         let stored = self
-            .inner
-            .store
-            .environment_transition(record, Trigger::Started, change)
+            .record_transition(record, Trigger::Started, change)
             .await?;
         if let Guarded::Updated(record) = stored {
             tracing::info!(vm_id = %record.id, "adopted an interrupted create");
@@ -194,9 +191,7 @@ impl Control {
     async fn give_up(&self, record: &Environment) -> Result<Option<Environment>, Error> {
         let change = Self::interrupted(record);
         let stored = self
-            .inner
-            .store
-            .environment_transition(record, Trigger::NotRecovered, change)
+            .record_transition(record, Trigger::NotRecovered, change)
             .await?;
         match stored {
             Guarded::Updated(record) => Ok(Some(record)),

@@ -79,12 +79,7 @@ impl Control {
         };
         // Guarded by the version: if somebody used it since the table was read, or
         // works on it now, it stays.
-        match self
-            .inner
-            .store
-            .environment_transition(record, trigger, change)
-            .await?
-        {
+        match self.record_transition(record, trigger, change).await? {
             Guarded::Updated(ended) => {
                 let metrics = &self.inner.metrics.passes;
                 match overrun {

@@ -11,6 +11,7 @@ mod cycle;
 mod interrupted;
 mod limits;
 mod progress;
+mod prune;
 mod set_up;
 
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use fuse_planner::{Memory, Strikes};
 use fuse_store::{Lease, StoreError};
 
-use crate::{Control, error::chain, events};
+use crate::{Control, error::chain};
 
 pub use progress::Health;
 
@@ -33,10 +34,6 @@ const LOOK_FOR_INTERRUPTED: Duration = Duration::from_secs(5);
 /// Shortest pause between two cycles while something is about to change; it doubles up
 /// to the interval.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
-/// Events of a gone environment stay readable for this long.
-const KEEP_EVENTS: Duration = Duration::from_secs(60);
-/// Old idempotency keys that a cycle forgets.
-const PRUNE_KEYS: u32 = 10_000;
 /// Work on different environments that a cycle does side by side.
 const PARALLEL: usize = 16;
 
@@ -73,6 +70,7 @@ impl Control {
 
     /// One cycle, if the lease can be had.
     async fn turn(&self, state: &mut State) {
+        self.check_keys_again().await;
         match self
             .inner
             .store
@@ -132,10 +130,7 @@ impl Control {
             }
         }
         self.show_hosts().await;
-        self.prune_events().await;
-        if let Err(e) = self.inner.store.idempotency_prune(PRUNE_KEYS).await {
-            log(&e, "cannot prune idempotency keys");
-        }
+        self.prune().await;
     }
 
     async fn show_hosts(&self) {
@@ -192,16 +187,6 @@ impl Control {
             {
                 log(&e, "cannot look for interrupted operations");
             }
-        }
-    }
-
-    async fn prune_events(&self) {
-        let now = self.inner.store.now();
-        let Ok(before) = now.checked_sub(KEEP_EVENTS) else {
-            return;
-        };
-        if let Err(e) = self.inner.store.event_prune(before, events::REPLAY).await {
-            log(&e, "cannot prune events");
         }
     }
 

@@ -28,8 +28,7 @@ impl Control {
             operation: OperationChange::Begin(OperationKind::Recover, OPERATION_TTL),
             ..Change::default()
         };
-        let Guarded::Updated(record) = self.inner.store.environment_update(record, begin).await?
-        else {
+        let Guarded::Updated(record) = self.record_update(record, begin).await? else {
             return Ok(());
         };
         let outcome = self.holding(&record.id, self.set_up(&record)).await;
@@ -63,7 +62,7 @@ impl Control {
             ..change
         };
         // Stale or missing: somebody destroys it, and nothing is left to say.
-        let _guarded = self.inner.store.environment_update(record, change).await?;
+        let _guarded = self.record_update(record, change).await?;
         Ok(())
     }
 

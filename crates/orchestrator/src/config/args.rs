@@ -1,12 +1,15 @@
 //! Command line flags. Values are texts here; `parse` gives them meaning, so that a
 //! flag and its environment variable are read by the same rules.
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 /// The control plane of a Fuse fleet.
 #[derive(Debug, Clone, Default, Parser)]
 #[command(name = "orchestrator", version = crate::VERSION, after_help = ENVIRONMENT)]
 pub struct Args {
+    #[command(subcommand)]
+    #[expect(missing_docs, reason = "a doc comment would be its help")]
+    pub command: Option<Command>,
     /// Address to bind [env: ORCH_LISTEN] [default: :8080]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
@@ -41,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "TOKEN")]
     pub firecracker_token: Option<String>,
     /// postgres://… or sqlite://path; unset = memory [env: DATABASE_URL]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", global = true)]
     pub database_url: Option<String>,
     /// Certificate chain, PEM [env: ORCH_TLS_CERT]
     #[arg(long, value_name = "FILE")]
@@ -73,14 +76,31 @@ pub struct Args {
     /// Attempts on an orphaned VM [env: ORCH_ORPHAN_MAX_RETRIES] [default: 5]
     #[arg(long, value_name = "N")]
     pub orphan_max_retries: Option<String>,
+    /// Age at which audit entries are forgotten; 0 = never [env: ORCH_AUDIT_RETENTION_SECONDS] [default: 2160h]
+    #[arg(long, value_name = "DURATION")]
+    pub audit_retention: Option<String>,
     /// spread or binpack [env: ORCH_PLACEMENT_POLICY] [default: spread]
     #[arg(long, value_name = "POLICY")]
     pub placement_policy: Option<String>,
 }
 
+/// What to do instead of serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Seal all stored secrets under TOKEN_ENCRYPTION_KEY, then exit
+    ///
+    /// To change the key: start every orchestrator with the new TOKEN_ENCRYPTION_KEY and the old
+    /// one as TOKEN_ENCRYPTION_KEY_PREVIOUS, run this with the same two, then start them without
+    /// the old one. On PostgreSQL it runs while orchestrators serve; it may be interrupted and run
+    /// again.
+    Rekey,
+}
+
 const ENVIRONMENT: &str = "\
 Environment only:
   TOKEN_ENCRYPTION_KEY  key of secrets at rest, 64 hex digits; without it guests get no credentials
+  TOKEN_ENCRYPTION_KEY_PREVIOUS
+                        the key before that: what is stored under it still opens
   ORCH_REQUIRE_AUTH     exactly `true`: refuse to start without ORCH_AUTH_TOKEN,
                         TOKEN_ENCRYPTION_KEY and DATABASE_URL
   AGENT_DOWNLOAD_URL    where guests fetch a guest agent that their image lacks

@@ -16,7 +16,7 @@ use crate::{
     server::Timeouts,
 };
 
-pub use args::Args;
+pub use args::{Args, Command};
 pub use parse::ConfigError;
 
 /// Everything that the process may be told.
@@ -36,6 +36,8 @@ pub struct Config {
     pub auth_token: Option<Redacted<String>>,
     /// Key of secrets at rest.
     pub encryption_key: Option<Redacted<[u8; 32]>>,
+    /// The key before that, to read with.
+    pub previous_encryption_key: Option<Redacted<[u8; 32]>>,
     /// Source addresses that are let in.
     pub allowlist: Allowlist,
     /// Whether session cookies are marked `Secure`; `None` = as the listener.

@@ -98,7 +98,8 @@ impl Config {
             auth_token: source
                 .text(args.auth_token, "ORCH_AUTH_TOKEN")
                 .map(Redacted::new),
-            encryption_key: encryption_key(&source)?,
+            encryption_key: encryption_key(&source, KEY)?,
+            previous_encryption_key: encryption_key(&source, PREVIOUS_KEY)?,
             allowlist: Allowlist::parse(
                 &source
                     .text(args.allowed_cidrs, "ORCH_ALLOWED_CIDRS")
@@ -113,6 +114,10 @@ impl Config {
                 source.text(args.tls_key, "ORCH_TLS_KEY"),
             )?,
         };
+        if config.encryption_key.is_none() && config.previous_encryption_key.is_some() {
+            let reason = "is set without TOKEN_ENCRYPTION_KEY, which new secrets are stored under";
+            return Err(bad(PREVIOUS_KEY, reason));
+        }
         if source.env("ORCH_REQUIRE_AUTH").as_deref() == Some("true") {
             config.check_strict()?;
         }
@@ -251,18 +256,29 @@ fn settings(
             Some("ORCH_DEFAULT_IDLE_TIMEOUT_SECONDS"),
             default.default_idle_timeout,
         )?,
-        orphan_max_retries: match source
-            .text(args.orphan_max_retries.clone(), "ORCH_ORPHAN_MAX_RETRIES")
-        {
-            None => default.orphan_max_retries,
-            Some(text) => text.parse().map_err(|_| {
-                bad(
-                    "ORCH_ORPHAN_MAX_RETRIES",
-                    format!("{text:?} is not a whole number"),
-                )
-            })?,
-        },
+        orphan_max_retries: whole_number(
+            source.text(args.orphan_max_retries.clone(), "ORCH_ORPHAN_MAX_RETRIES"),
+            "ORCH_ORPHAN_MAX_RETRIES",
+            default.orphan_max_retries,
+        )?,
+        audit_retention: source.duration(
+            (args.audit_retention.clone(), "--audit-retention"),
+            Some("ORCH_AUDIT_RETENTION_SECONDS"),
+            default.audit_retention,
+        )?,
     })
+}
+
+fn whole_number(
+    text: Option<String>,
+    name: &'static str,
+    default: u32,
+) -> Result<u32, ConfigError> {
+    let Some(text) = text else {
+        return Ok(default);
+    };
+    text.parse()
+        .map_err(|_| bad(name, format!("{text:?} is not a whole number")))
 }
 
 fn positive(name: &'static str, duration: Duration) -> Result<Duration, ConfigError> {
@@ -301,18 +317,23 @@ fn vm_prefix(given: Option<String>) -> Result<Option<String>, ConfigError> {
     Ok(Some(prefix))
 }
 
-fn encryption_key(source: &Source<'_>) -> Result<Option<Redacted<[u8; 32]>>, ConfigError> {
-    const NAME: &str = "TOKEN_ENCRYPTION_KEY";
-    let Some(text) = source.env(NAME) else {
+const KEY: &str = "TOKEN_ENCRYPTION_KEY";
+const PREVIOUS_KEY: &str = "TOKEN_ENCRYPTION_KEY_PREVIOUS";
+
+fn encryption_key(
+    source: &Source<'_>,
+    name: &'static str,
+) -> Result<Option<Redacted<[u8; 32]>>, ConfigError> {
+    let Some(text) = source.env(name) else {
         return Ok(None);
     };
     let hint = "make one with `openssl rand -hex 32`";
     let bytes = hex::decode(text.trim())
-        .map_err(|_| bad(NAME, format!("must be 64 hex digits; {hint}")))?;
+        .map_err(|_| bad(name, format!("must be 64 hex digits; {hint}")))?;
     let length = bytes.len();
     let key: [u8; 32] = bytes.try_into().map_err(|_| {
         bad(
-            NAME,
+            name,
             format!("must be 32 bytes (64 hex digits), not {length}; {hint}"),
         )
     })?;

@@ -1,4 +1,4 @@
-//! `/v1/environments/{id}/events`: server-sent events.
+//! `/v1/environments/{id}/events` and `/v1/events`: server-sent events.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -9,9 +9,8 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use fuse_control::EventStream;
-use fuse_model::EnvironmentId;
-use futures_util::{Stream, stream};
+use fuse_model::{EnvironmentEvent, EnvironmentId, EventId};
+use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::{
     http::{ApiError, App, Query},
@@ -29,13 +28,36 @@ pub(super) async fn stream(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let id = EnvironmentId::new(super::path_id(id, "vm")?);
-    let last = headers
+    let last = last_event_id(&headers, &query);
+    let events = app.control.environment_events(&id, last).await?;
+    Ok(answer(stream::unfold(events, |mut events| async move {
+        Some((events.next().await?, events))
+    })))
+}
+
+/// Everything that happens in the fleet, from now on or from a known event on.
+pub(super) async fn fleet(
+    State(app): State<App>,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let last = last_event_id(&headers, &query);
+    let events = app.control.fleet_events(last).await?;
+    Ok(answer(stream::unfold(events, |mut events| async move {
+        Some((events.next().await?, events))
+    })))
+}
+
+/// An id that is not one of ours behaves as none.
+fn last_event_id(headers: &HeaderMap, query: &Query) -> Option<EventId> {
+    headers
         .get("last-event-id")
         .and_then(|value| value.to_str().ok())
         .or_else(|| query.get("last_event_id"))
-        // An id that is not one of ours behaves as none.
-        .and_then(|text| text.parse().ok());
-    let events = app.control.environment_events(&id, last).await?;
+        .and_then(|text| text.parse().ok())
+}
+
+fn answer(events: impl Stream<Item = EnvironmentEvent> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(frames(events)));
     for (name, value) in [
         (header::CONTENT_TYPE, "text/event-stream"),
@@ -48,11 +70,13 @@ pub(super) async fn stream(
             .insert(name, HeaderValue::from_static(value));
     }
     response.extensions_mut().insert(Unhurried);
-    Ok(response)
+    response
 }
 
-fn frames(events: EventStream) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    stream::unfold(events, |mut events| async move {
+fn frames(
+    events: impl Stream<Item = EnvironmentEvent> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    stream::unfold(Box::pin(events), |mut events| async move {
         let frame = match tokio::time::timeout(KEEPALIVE, events.next()).await {
             Ok(Some(event)) => {
                 let event = views::event(event);

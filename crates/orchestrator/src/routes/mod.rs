@@ -66,6 +66,7 @@ pub(crate) fn table() -> Vec<Route> {
         POST   "/v1/environments/{vmId}"        => environment::act;
         DELETE "/v1/environments/{vmId}"        => environment::destroy;
         GET    "/v1/environments/{vmId}/events" => event::stream;
+        GET    "/v1/events"                     => event::fleet, master "the fleet's events require the master token";
         GET    "/v1/tasks/{id}"                 => task::get;
         GET    "/v1/hosts"                      => host::list;
         POST   "/v1/hosts"                      => host::register, master "host registration requires the master token";

@@ -40,13 +40,19 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
             ("ok".to_owned(), text)
         }
     };
-    let checks: BTreeMap<String, String> = [
+    let mut checks: BTreeMap<String, String> = [
         ("state_store".to_owned(), store_check(&app).await),
         ("fleet".to_owned(), fleet),
         ("reconcile".to_owned(), reconcile),
     ]
     .into();
-    let (code, status) = if checks.values().all(|check| check == "ok") {
+    let mut is_ready = checks.values().all(|check| check == "ok");
+    if let Some(trouble) = app.control.key_trouble() {
+        // One host of a lost key is no reason to turn everybody away.
+        is_ready &= !trouble.is_total;
+        checks.insert("encryption_key".to_owned(), truncated(trouble.text));
+    }
+    let (code, status) = if is_ready {
         (StatusCode::OK, "ready")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not_ready")

@@ -8,7 +8,7 @@ use axum::{
     body::Body,
     http::{
         Request, StatusCode,
-        header::{AUTHORIZATION, COOKIE, SET_COOKIE},
+        header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, SET_COOKIE},
     },
 };
 use fuse_control::{Control, Settings};
@@ -32,6 +32,7 @@ const REMOVE: &str = "host removal requires the master token";
 const KEYS: &str = "API key management requires the master token";
 
 const AUDIT: &str = "the audit log requires the master token";
+const EVENTS: &str = "the fleet's events require the master token";
 const DEAD: &str = "dead letters require the master token";
 
 /// A call of a route: with the master token, an empty body and nothing in the store it
@@ -97,6 +98,7 @@ const ROWS: &[Row] = &[
         "/v1/environments/x/events",
         404,
     ),
+    any("GET", "/v1/events", "/v1/events", 200).master(EVENTS),
     any("GET", "/v1/tasks/{id}", "/v1/tasks/x", 404),
     any("GET", "/v1/hosts", "/v1/hosts", 200),
     any("POST", "/v1/hosts", "/v1/hosts", 400).master(REGISTER),
@@ -191,6 +193,14 @@ async fn call(
     let request = request.body(Body::empty()).unwrap();
     let response = router.clone().oneshot(request).await.unwrap();
     let status = response.status();
+    if response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value == "text/event-stream")
+    {
+        // It would go on for ever.
+        return (status, String::new());
+    }
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
 }

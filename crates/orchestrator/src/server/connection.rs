@@ -10,6 +10,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::{
@@ -29,6 +30,11 @@ use tower::ServiceExt as _;
 
 use super::{Peer, Timeouts, Unhurried, clock::Clock, timed_io::TimedIo};
 
+/// How long a stopping server waits for the first request of a connection. Hyper would
+/// close one at once from which it has read nothing; but its client was let in, and
+/// cannot know whether the request that it sends into the close was run.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
 /// Serves a connection to its end. On `stop` the request under way is finished and no
 /// other one accepted.
 pub(super) async fn serve<S>(
@@ -42,7 +48,14 @@ pub(super) async fn serve<S>(
 {
     let clock = Arc::new(Clock::new(timeouts));
     let io = TokioIo::new(TimedIo::new(stream, clock.clone()));
-    let service = service_fn(move |request| answer(request, peer, router.clone(), clock.clone()));
+    let asked = CancellationToken::new();
+    let service = service_fn({
+        let asked = asked.clone();
+        move |request| {
+            asked.cancel();
+            answer(request, peer, router.clone(), clock.clone())
+        }
+    });
     let connection = http1::Builder::new()
         .max_buf_size(timeouts.max_header_bytes)
         .serve_connection(io, service);
@@ -50,8 +63,14 @@ pub(super) async fn serve<S>(
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
         () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            let first = tokio::time::timeout(FIRST_REQUEST, asked.cancelled());
+            tokio::select! {
+                outcome = connection.as_mut() => outcome,
+                _asked_or_late = first => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
         }
     };
     if let Err(e) = outcome {

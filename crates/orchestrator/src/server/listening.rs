@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::Router;
+use futures_util::FutureExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -69,27 +70,32 @@ impl Listening {
     /// Accepts until `stop`, then waits for the connections that are left.
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let connections = TaskTracker::new();
+        let serve = |(stream, peer)| {
+            let router = (router.clone(), self.timeouts);
+            connections.spawn(serve_one(
+                stream,
+                peer,
+                self.tls.clone(),
+                router,
+                stop.clone(),
+            ));
+        };
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
                 () = stop.cancelled() => break,
             };
             match accepted {
-                Ok((stream, peer)) => {
-                    let serving = serve_one(
-                        stream,
-                        peer,
-                        self.tls.clone(),
-                        (router.clone(), self.timeouts),
-                        stop.clone(),
-                    );
-                    connections.spawn(serving);
-                }
+                Ok(accepted) => serve(accepted),
                 Err(e) => {
                     tracing::warn!(error = %e, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+        // Who is connected already would see a reset, and not know what it means.
+        while let Some(Ok(accepted)) = self.listener.accept().now_or_never() {
+            serve(accepted);
         }
         drop(self.listener);
         connections.close();

@@ -203,3 +203,14 @@ async fn a_body_that_nobody_reads_ends_the_connection_and_says_so() {
     closed(&mut stream).await;
     fuse.stop().await;
 }
+
+#[tokio::test]
+async fn a_shutdown_answers_who_is_connected_already() {
+    let (fuse, mut late) = with(Timeouts::default()).await;
+    let asked = async {
+        late.write_all(GET).await.unwrap();
+        read_answer(&mut late, "}").await
+    };
+    let ((), answer) = tokio::join!(fuse.stop(), asked);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

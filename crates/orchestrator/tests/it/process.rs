@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const BIN: &str = env!("CARGO_BIN_EXE_orchestrator");
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-fn command() -> Command {
+pub(crate) fn command() -> Command {
     let mut command = Command::new(BIN);
     command
         .env_clear()
@@ -22,16 +22,18 @@ fn command() -> Command {
 }
 
 /// A running program; killed when dropped.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     base: String,
+    /// Everything that it said before it listened.
+    said: String,
     lines: Option<BufReader<std::process::ChildStderr>>,
     http: reqwest::Client,
 }
 
 impl Program {
     /// Starts on a free port and waits for its `listening` line.
-    fn start(env: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(env: &[(&str, &str)]) -> Self {
         let mut command = command();
         command
             .env("ORCH_LISTEN", "127.0.0.1:0")
@@ -47,6 +49,7 @@ impl Program {
         let mut program = Self {
             child,
             base: String::new(),
+            said: String::new(),
             lines: None,
             http,
         };
@@ -59,12 +62,29 @@ impl Program {
             if let Some((_, rest)) = line.split_once("address=") {
                 break format!("http://{}", rest.split(' ').next().unwrap());
             }
+            program.said.push_str(&line);
         };
         program.lines = Some(lines);
         program
     }
 
-    async fn call(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> (u16, Value) {
+    /// What it said before it listened.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// Ends it in good order.
+    pub(crate) fn end(&mut self) {
+        self.signal("-TERM");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+
+    pub(crate) async fn call(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> (u16, Value) {
         let mut request = self
             .http
             .request(method, format!("{}{path}", self.base))
@@ -271,7 +291,7 @@ async fn a_kill_in_the_middle_of_a_create_is_recovered_from() {
     assert_eq!(agent.vms(), ["fuse-done"]);
 }
 
-async fn wait(program: &Program, path: &str, accept: impl Fn(&(u16, Value)) -> bool) {
+pub(crate) async fn wait(program: &Program, path: &str, accept: impl Fn(&(u16, Value)) -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(30), async {
         while !accept(&program.call(reqwest::Method::GET, path, None).await) {
             tokio::time::sleep(Duration::from_millis(20)).await;

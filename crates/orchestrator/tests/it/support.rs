@@ -224,10 +224,7 @@ impl Orchestrator {
         if let Some(last) = last {
             request = request.header("Last-Event-ID", last);
         }
-        Sse {
-            response: request.send().await.unwrap(),
-            buffer: String::new(),
-        }
+        Sse::new(request.send().await.unwrap())
     }
 }
 
@@ -238,6 +235,13 @@ pub(crate) struct Sse {
 }
 
 impl Sse {
+    pub(crate) fn new(response: reqwest::Response) -> Self {
+        Self {
+            response,
+            buffer: String::new(),
+        }
+    }
+
     /// The next record; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         tokio::time::timeout(PATIENCE, self.record())

@@ -138,6 +138,12 @@ impl FakeAgent {
         self.state.lock().vms.keys().cloned().collect()
     }
 
+    /// The most VMs that there ever were at a time.
+    #[must_use]
+    pub fn peak(&self) -> usize {
+        self.state.lock().peak
+    }
+
     /// The owner tag of a VM.
     #[must_use]
     pub fn owner(&self, name: &str) -> Option<String> {
@@ -179,6 +185,15 @@ impl FakeAgent {
             .iter()
             .filter(|made| **made == call)
             .count()
+    }
+}
+
+/// The answer of a command that succeeds and prints `text`.
+#[must_use]
+pub fn printing(text: &str) -> ExecResponse {
+    ExecResponse {
+        stdout: text.as_bytes().to_vec(),
+        ..ExecResponse::default()
     }
 }
 

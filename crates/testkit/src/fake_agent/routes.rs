@@ -103,6 +103,7 @@ async fn create(Shared(state): Agent, Json(request): Json<CreateVmRequest>) -> A
     };
     let answer = Json(view(&id, &vm)).into_response();
     inner.vms.insert(id, vm);
+    inner.peak = inner.peak.max(inner.vms.len());
     Ok(answer)
 }
 

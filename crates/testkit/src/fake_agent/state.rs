@@ -62,6 +62,8 @@ pub(super) type OnExec = Arc<dyn Fn(&[String]) -> ExecResponse + Send + Sync>;
 #[derive(Default)]
 pub(super) struct Inner {
     pub(super) vms: BTreeMap<String, Vm>,
+    /// Most VMs that there were at a time.
+    pub(super) peak: usize,
     pub(super) calls: Vec<String>,
     pub(super) failures: HashMap<Step, VecDeque<Failure>>,
     pub(super) on_exec: Option<OnExec>,

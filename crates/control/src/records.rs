@@ -1,0 +1,111 @@
+//! Writes to the records of environments, by whoever works on one.
+//!
+//! A write that the store did not answer may have happened or not. Who asked for it
+//! answers his caller and is done; but the operation may still stand in the record, in
+//! the name of this living process, and everybody would wait for it until it expires.
+//! So it is given up as soon as the store answers again, and the reconcile loop picks
+//! it up like any other interrupted operation.
+
+use std::time::Duration;
+
+use fuse_model::{Environment, EnvironmentId, ErrorKind, OperationKind, Trigger};
+use fuse_store::{Change, Guarded, Inserted, NewEnvironment, OperationChange, Removal, StoreError};
+use tokio::time::Instant;
+
+use crate::{Control, control::OPERATION_TTL, error::chain};
+
+/// Pause before the store is asked again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+impl Control {
+    /// [`fuse_store::Store::environment_insert_and_reserve`].
+    pub(crate) async fn record_insert(&self, new: NewEnvironment) -> Result<Inserted, StoreError> {
+        let id = new.id.clone();
+        let stored = self.inner.store.environment_insert_and_reserve(new).await;
+        stored.inspect_err(|e| self.doubt(&id, Some(OperationKind::Create), e))
+    }
+
+    /// [`fuse_store::Store::environment_transition`].
+    pub(crate) async fn record_transition(
+        &self,
+        seen: &Environment,
+        trigger: Trigger,
+        change: Change,
+    ) -> Result<Guarded<Environment>, StoreError> {
+        let kind = held_after(seen, &change);
+        let store = &self.inner.store;
+        let stored = store.environment_transition(seen, trigger, change).await;
+        stored.inspect_err(|e| self.doubt(&seen.id, kind, e))
+    }
+
+    /// [`fuse_store::Store::environment_update`].
+    pub(crate) async fn record_update(
+        &self,
+        seen: &Environment,
+        change: Change,
+    ) -> Result<Guarded<Environment>, StoreError> {
+        let kind = held_after(seen, &change);
+        let stored = self.inner.store.environment_update(seen, change).await;
+        stored.inspect_err(|e| self.doubt(&seen.id, kind, e))
+    }
+
+    /// [`fuse_store::Store::environment_remove`].
+    pub(crate) async fn record_remove(
+        &self,
+        seen: &Environment,
+        trigger: Trigger,
+        removal: Removal,
+    ) -> Result<Guarded<()>, StoreError> {
+        let kind = seen.operation.as_ref().map(|operation| operation.kind);
+        let store = &self.inner.store;
+        let removed = store.environment_remove(seen, trigger, removal).await;
+        removed.inspect_err(|e| self.doubt(&seen.id, kind, e))
+    }
+
+    /// Gives up the operation that may stand in a record after a write failed.
+    fn doubt(&self, id: &EnvironmentId, kind: Option<OperationKind>, error: &StoreError) {
+        let Some(kind) = kind.filter(|_| error.kind() == ErrorKind::Unavailable) else {
+            return;
+        };
+        let (control, id) = (self.clone(), id.clone());
+        let failed_at = self.inner.store.now();
+        self.spawn(async move {
+            let deadline = Instant::now() + OPERATION_TTL;
+            let mut pause = FIRST_PAUSE;
+            // Past the deadline it has expired, and a process that stops gives up
+            // everything that it holds.
+            while Instant::now() < deadline && !control.stop_token().is_cancelled() {
+                let store = &control.inner.store;
+                match store
+                    .environment_operation_abandon(&id, kind, failed_at, OPERATION_TTL)
+                    .await
+                {
+                    Ok(true) => {
+                        tracing::info!(vm_id = %id, operation = kind.as_str(), "gave up an operation whose outcome could not be stored");
+                        control.reconcile_now();
+                        return;
+                    }
+                    Ok(false) => return,
+                    Err(e) => tracing::debug!(vm_id = %id, error = %chain(&e), "cannot give up an operation yet"),
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = control.stop_token().cancelled() => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
+    }
+}
+
+/// The operation of this process that stands in the record if the change happened, or
+/// if it did not.
+fn held_after(seen: &Environment, change: &Change) -> Option<OperationKind> {
+    match change.operation {
+        OperationChange::Begin(kind, _) | OperationChange::Seize(kind, _) => Some(kind),
+        OperationChange::Keep | OperationChange::End => {
+            seen.operation.as_ref().map(|operation| operation.kind)
+        }
+    }
+}

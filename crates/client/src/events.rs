@@ -29,16 +29,16 @@ use crate::{Client, Error, Reason};
 /// Longest silence on a stream: three keep-alive intervals.
 const IDLE: Duration = Duration::from_secs(45);
 /// First and longest pause before connecting again.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Streams in a row that end without an event before the stream is given up for polling.
 const BARREN_LIMIT: u32 = 4;
 /// How often the record is read when there is no stream.
 const POLL_EVERY: Duration = Duration::from_secs(2);
 /// How long the server may be away before the wait is given up.
-const AWAY_LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const AWAY_LIMIT: Duration = Duration::from_secs(180);
 
-type Records = Pin<Box<dyn Stream<Item = Result<SseEvent, String>> + Send>>;
+pub(crate) type Records = Pin<Box<dyn Stream<Item = Result<SseEvent, String>> + Send>>;
 
 /// Events of one environment, in order. Made by [`Client::events`].
 pub struct EventStream {
@@ -139,36 +139,10 @@ impl EventStream {
     }
 
     async fn connect(&self) -> Result<Mode, Error> {
-        let mut call = self
-            .client
-            .call(Method::GET, &["v1", "environments", &self.id, "events"])?
-            // The stream is open-ended; its silence is bounded instead.
-            .timeout(None)
-            .header("accept", HeaderValue::from_static("text/event-stream"));
-        if let Some(last) = &self.last_event_id
-            && let Ok(value) = HeaderValue::from_str(last)
-        {
-            call = call.header("last-event-id", value);
-        }
-        let waiting = self.client.send(call);
-        let response = tokio::time::timeout(IDLE, waiting)
-            .await
-            .map_err(|_| self.timed_out())??;
-        let is_stream = header(&response, "content-type")
-            .is_some_and(|value| value.starts_with("text/event-stream"));
+        let path = ["v1", "environments", &self.id, "events"];
+        let records = open_stream(&self.client, &path, self.last_event_id.as_deref()).await?;
         // Something in between that buffers or rewrites streams leaves the record itself to read.
-        Ok(if is_stream {
-            Mode::Streaming(records(response))
-        } else {
-            Mode::Polling
-        })
-    }
-
-    fn timed_out(&self) -> Error {
-        Error::Transport {
-            url: self.client.base_url().to_string(),
-            reason: Reason::TimedOut,
-        }
+        Ok(records.map_or(Mode::Polling, Mode::Streaming))
     }
 
     /// Turns a record into an event to deliver; `None` for one that says nothing new.
@@ -236,6 +210,33 @@ impl EventStream {
         event.error.clone_from(&environment.error);
         Some(event)
     }
+}
+
+/// Opens an event stream behind `last_event_id`; `None` when what answers is none.
+pub(crate) async fn open_stream(
+    client: &Client,
+    path: &[&str],
+    last_event_id: Option<&str>,
+) -> Result<Option<Records>, Error> {
+    let mut call = client
+        .call(Method::GET, path)?
+        // The stream is open-ended; its silence is bounded instead.
+        .timeout(None)
+        .header("accept", HeaderValue::from_static("text/event-stream"));
+    if let Some(last) = last_event_id
+        && let Ok(value) = HeaderValue::from_str(last)
+    {
+        call = call.header("last-event-id", value);
+    }
+    let timed_out = |_| Error::Transport {
+        url: client.base_url().to_string(),
+        reason: Reason::TimedOut,
+    };
+    let response = tokio::time::timeout(IDLE, client.send(call)).await;
+    let response = response.map_err(timed_out)??;
+    let is_stream = header(&response, "content-type")
+        .is_some_and(|value| value.starts_with("text/event-stream"));
+    Ok(is_stream.then(|| records(response)))
 }
 
 /// Parses an answer as server-sent events; silence longer than [`IDLE`] ends it.

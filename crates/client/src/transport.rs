@@ -32,8 +32,8 @@ pub struct Options {
     pub user_agent: String,
     /// Bound of an ordinary call.
     pub request_timeout: Duration,
-    /// Whether idempotent calls are repeated when the connection is refused, as it is for a moment
-    /// while a server restarts. Off for probes, which want the first answer.
+    /// Whether calls are repeated when the connection is refused, as it is for a moment while a
+    /// server restarts. Off for probes, which want the first answer.
     pub retry_refused: bool,
 }
 
@@ -110,11 +110,6 @@ impl Call {
         let mut url = self.url.clone();
         url.set_query(None);
         url.to_string()
-    }
-
-    /// Whether doing it twice is doing it once.
-    fn is_idempotent(&self) -> bool {
-        self.method == Method::GET || self.method == Method::DELETE
     }
 }
 
@@ -212,7 +207,7 @@ impl Client {
 
     /// Sends a call and returns whatever answers.
     pub(crate) async fn send_raw(&self, call: Call) -> Result<Response, Error> {
-        let retries = if self.retry_refused && call.is_idempotent() {
+        let retries = if self.retry_refused {
             REFUSED_RETRIES
         } else {
             0

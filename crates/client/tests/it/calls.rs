@@ -190,43 +190,70 @@ async fn reasons_of_no_answer() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_tried_again_only_when_that_is_safe() {
+async fn a_refused_connection_is_tried_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     drop(listener);
-    let client =
-        || Client::new(Options::new(BaseUrl::parse(&url).unwrap(), None, "test/1")).unwrap();
-
-    // A server that comes up while the call is being tried again is found.
-    let address = url.trim_start_matches("http://").to_owned();
-    let late = async {
-        tokio::time::sleep(Duration::from_millis(40)).await;
-        let listener = TcpListener::bind(&address).await.unwrap();
-        let app = axum::Router::new().fallback(|| async { r#"{"status":"ok"}"# });
-        axum::serve(listener, app).await.unwrap();
-    };
-    let waiting = client();
-    tokio::select! {
-        outcome = waiting.health() => assert_eq!(outcome.unwrap().status, "ok"),
-        () = late => unreachable!("the server does not end"),
-    }
-
-    // A POST is not repeated.
+    let base = BaseUrl::parse(&format!("http://{address}")).unwrap();
+    let client = Client::new(Options::new(base, None, "test/1")).unwrap();
     let request = CreateEnvironment {
         task_id: "a".into(),
         ..CreateEnvironment::default()
     };
-    let error = client().create(&request).await.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Transport {
-                reason: Reason::Refused,
-                ..
-            }
-        ),
-        "{error:?}"
+    let error = client.create(&request).await.unwrap_err();
+    let refused = matches!(
+        error,
+        Error::Transport {
+            reason: Reason::Refused,
+            ..
+        }
     );
+    assert!(refused, "{error:?}");
+
+    // A server that comes up while a call is being tried again is found, also by a POST:
+    // nothing of it was sent before.
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        let listener = TcpListener::bind(address).await.unwrap();
+        let answer = || async { environment("running") };
+        let app = axum::Router::new().fallback(answer);
+        axum::serve(listener, app).await.unwrap();
+    };
+    tokio::select! {
+        outcome = client.create(&request) => assert_eq!(outcome.unwrap().state, "running"),
+        () = late => unreachable!("the server does not end"),
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_not_asked_for_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let client = Client::new(Options::new(base, None, "test/1")).unwrap();
+    let calls = async {
+        for lost in [
+            client.destroy("a").await.unwrap_err(),
+            client.environment("a").await.map(drop).unwrap_err(),
+        ] {
+            let reason = Reason::Lost;
+            assert!(
+                matches!(&lost, Error::Transport { reason: r, .. } if *r == reason),
+                "{lost:?}"
+            );
+        }
+    };
+    let server = async {
+        let mut count = 0;
+        loop {
+            drop(listener.accept().await.unwrap());
+            count += 1;
+            assert!(count <= 2, "a call came again");
+        }
+    };
+    tokio::select! {
+        () = calls => {}
+        () = server => {}
+    }
 }
 
 #[tokio::test]

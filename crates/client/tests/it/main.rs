@@ -5,4 +5,6 @@ mod calls;
 #[cfg(test)]
 mod events;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod server;

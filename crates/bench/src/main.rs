@@ -11,6 +11,7 @@ mod report;
 mod startup;
 mod stats;
 mod store;
+mod subscribers;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,8 @@ enum Group {
     Guest,
     /// Throughput of the control plane on the stub provider, per store.
     Store,
+    /// Many subscribers of event streams.
+    Events,
     /// Start-up time and idle memory.
     Startup,
 }
@@ -72,6 +75,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         if wanted(Group::Store) {
             store::measure(&mut report, arguments.quick).await?;
+        }
+        if wanted(Group::Events) {
+            subscribers::measure(&mut report, arguments.quick).await?;
         }
         if wanted(Group::Guest) {
             guest::measure(&mut report, arguments.quick).await?;

@@ -172,6 +172,13 @@ impl Plane {
         Ok(())
     }
 
+    /// Resident memory of the orchestrator.
+    pub(crate) async fn resident_mib(&self) -> Result<f64> {
+        let daemon = self.daemon.lock().await;
+        let pid = daemon.as_ref().and_then(Daemon::pid);
+        resident_mib(pid.context("the orchestrator does not run")?)
+    }
+
     pub(crate) async fn stop(self) -> Result<()> {
         self.halt().await?;
         leftovers::purge(&self.slot)

@@ -127,6 +127,9 @@ async fn page_of_many(report: &mut Report, plane: &Plane, quick: bool) -> Result
         "ms p50",
         Budget::AtMost(5.0),
     );
+    let what = format!("orchestrator after all that, {}", plane.engine().name());
+    let resident = plane.resident_mib().await?;
+    report.add(GROUP, what, resident, "MiB", Budget::None);
     plane.restart_with_many(report, count).await
 }
 

@@ -7,6 +7,9 @@
 //!   fuse.user       everything that is started for users: bounded memory and processes
 //!     exec-1 ...    one group per command, so that it can be ended with all its descendants
 //! ```
+//!
+//! The groups of commands have no controllers: the bounds are those of `fuse.user`, and a group
+//! with controllers costs several times as much to make and remove.
 
 use std::fs;
 use std::io;
@@ -64,7 +67,6 @@ impl Cgroups {
                 tracing::warn!(path = %path.display(), %error, "limit not set");
             }
         }
-        enable_controllers(&root.join("fuse.user"));
         Ok(Self {
             root,
             next: AtomicU64::new(1),

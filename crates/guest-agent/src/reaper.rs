@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 use tokio::sync::{Notify, oneshot};
 
+use crate::sys::Program;
+
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -98,14 +100,37 @@ impl Reaper {
     /// # Errors
     /// As [`Command::spawn`].
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Started> {
+        let start = || {
+            let child = command.spawn()?;
+            Ok((child.id().cast_signed(), child))
+        };
+        let (child, exit) = self.watch(start)?;
+        Ok(Started { child, exit })
+    }
+
+    /// The same for a child that is started by other means.
+    ///
+    /// # Errors
+    /// As [`Program::start`].
+    pub(crate) fn start_program(
+        &self,
+        program: &Program,
+    ) -> io::Result<(Pid, oneshot::Receiver<Exit>)> {
+        self.watch(|| program.start().map(|pid| (Pid::as_raw(Some(pid)), pid)))
+    }
+
+    fn watch<T>(
+        &self,
+        start: impl FnOnce() -> io::Result<(i32, T)>,
+    ) -> io::Result<(T, oneshot::Receiver<Exit>)> {
         let mut state = self.lock();
-        let child = command.spawn()?;
+        let (pid, child) = start()?;
         let (sender, exit) = oneshot::channel();
-        state.waiting.insert(child.id().cast_signed(), sender);
+        state.waiting.insert(pid, sender);
         state.starts += 1;
         drop(state);
         self.started.notify_one();
-        Ok(Started { child, exit })
+        Ok((child, exit))
     }
 
     /// Resolves when a process ended that was started by somebody else.

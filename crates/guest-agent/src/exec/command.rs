@@ -1,12 +1,16 @@
 //! From a request to a running process.
 
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use fuse_wire_guest::control::ExecRequest;
+use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
@@ -14,7 +18,7 @@ use tokio::sync::oneshot;
 use super::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, ExecError};
 use crate::cgroup::{Cgroups, Group};
 use crate::reaper::{Exit, Reaper};
-use crate::sys::{self, ChildSetup};
+use crate::sys::{ChildSetup, Program};
 
 /// What every command finds in its environment unless it is told otherwise.
 const BASE_ENV: [(&str, &str); 6] = [
@@ -126,8 +130,8 @@ pub(super) fn launch(
         .map(|cgroups| cgroups.command())
         .transpose()
         .map_err(ExecError::Start)?;
-    let mut command = prepare(request, cwd, group.as_ref()).map_err(ExecError::Start)?;
-    let started = match reaper.spawn(&mut command) {
+    let (program, streams) = prepare(request, cwd, group.as_ref()).map_err(ExecError::Start)?;
+    let (pid, exit) = match reaper.start_program(&program) {
         Ok(started) => started,
         Err(error) => {
             if let (Some(group), Some(cgroups)) = (group, &cgroups) {
@@ -136,63 +140,95 @@ pub(super) fn launch(
             return refusal(&request.cmd[0], error);
         }
     };
-    let mut child = started.child;
     // From here on dropping `running` cleans up.
     let mut running = Running {
         stdin: None,
         stdout: None,
         stderr: None,
-        exit: started.exit,
-        pid: Pid::from_raw(child.id().cast_signed()),
+        exit,
+        pid: Some(pid),
         group,
         cgroups,
     };
-    let reader = |fd: OwnedFd| pipe::Receiver::from_owned_fd(fd).map_err(ExecError::Start);
-    running.stdout = child
-        .stdout
-        .take()
-        .map(|io| reader(io.into()))
-        .transpose()?;
-    running.stderr = child
-        .stderr
-        .take()
-        .map(|io| reader(io.into()))
-        .transpose()?;
-    running.stdin = child
+    let reader = |fd| {
+        pipe::Receiver::from_owned_fd(fd)
+            .map(Some)
+            .map_err(ExecError::Start)
+    };
+    running.stdout = reader(streams.stdout)?;
+    running.stderr = reader(streams.stderr)?;
+    running.stdin = streams
         .stdin
-        .take()
-        .map(|io| pipe::Sender::from_owned_fd(io.into()))
+        .map(pipe::Sender::from_owned_fd)
         .transpose()
         .map_err(ExecError::Start)?;
     Ok(Launched::Running(running))
 }
 
-fn prepare(request: &ExecRequest, cwd: &Path, group: Option<&Group>) -> io::Result<Command> {
-    let mut command = Command::new(&request.cmd[0]);
-    command
-        .args(&request.cmd[1..])
-        .env_clear()
-        .envs(BASE_ENV)
-        .envs(&request.env)
-        .current_dir(cwd)
-        .stdin(if request.stdin_b64.is_some() {
-            Stdio::piped()
-        } else {
-            Stdio::null()
-        })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+/// The agent's ends of a command's streams.
+#[derive(Debug)]
+struct Streams {
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+fn prepare(
+    request: &ExecRequest,
+    cwd: &Path,
+    group: Option<&Group>,
+) -> io::Result<(Program, Streams)> {
+    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+    let (stdin, feed) = if request.stdin_b64.is_some() {
+        let (reader, writer) = pipe()?;
+        (reader, Some(writer))
+    } else {
+        (File::open("/dev/null")?.into(), None)
+    };
+    let (stdout, to_stdout) = pipe()?;
+    let (stderr, to_stderr) = pipe()?;
     let cgroup = group.map(Group::procs).transpose()?;
     // PID 1 is protected when memory runs out; what it starts must not be.
     let oom_score_adj = cgroup.is_some().then_some("0");
-    sys::isolate(
-        &mut command,
-        ChildSetup {
+    let own = request.env.iter().map(|(k, v)| (k.as_str(), v.as_str()));
+    let env: BTreeMap<&str, &str> = BASE_ENV.into_iter().chain(own).collect();
+    let program = Program {
+        files: files(
+            &request.cmd[0],
+            env.get("PATH").copied().unwrap_or_default(),
+        )?,
+        args: strings(request.cmd.iter().cloned())?,
+        env: strings(env.iter().map(|(name, value)| format!("{name}={value}")))?,
+        cwd: CString::new(cwd.as_os_str().as_bytes())?,
+        stdio: [stdin, to_stdout, to_stderr],
+        setup: ChildSetup {
             cgroup,
             oom_score_adj,
         },
-    );
-    Ok(command)
+    };
+    let streams = Streams {
+        stdin: feed,
+        stdout,
+        stderr,
+    };
+    Ok((program, streams))
+}
+
+/// Where a program of this name may be.
+fn files(name: &str, path: &str) -> io::Result<Vec<CString>> {
+    if name.contains('/') {
+        return strings([name.to_owned()]);
+    }
+    let in_dir = |dir: &str| match dir {
+        "" => format!("./{name}"),
+        dir => format!("{dir}/{name}"),
+    };
+    strings(path.split(':').map(in_dir))
+}
+
+fn strings(texts: impl IntoIterator<Item = String>) -> io::Result<Vec<CString>> {
+    let texts = texts.into_iter().map(CString::new);
+    Ok(texts.collect::<Result<_, _>>()?)
 }
 
 fn working_dir(asked: Option<&str>) -> Result<&Path, ExecError> {

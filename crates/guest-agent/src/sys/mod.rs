@@ -1,5 +1,5 @@
-//! The only unsafe code of the guest agent: work done in a child between fork
-//! and exec.
+//! The only unsafe code of the guest agent: work done in a child between its
+//! start and exec.
 //!
 //! Everything in here that runs in the child makes direct system calls on
 //! values prepared before the fork. It does not allocate, lock or touch the
@@ -7,8 +7,12 @@
 
 #![expect(
     unsafe_code,
-    reason = "Command::pre_exec is unsafe by nature; see the module's rules"
+    reason = "Command::pre_exec and clone are unsafe by nature; see the module's rules"
 )]
+
+mod borrowed;
+
+pub(crate) use borrowed::Program;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 /// Where and how a child runs.
@@ -28,19 +33,26 @@ pub(crate) struct ChildSetup {
     pub(crate) oom_score_adj: Option<&'static str>,
 }
 
-/// Makes `command` start in a session of its own, set up as told.
-pub(crate) fn isolate(command: &mut Command, setup: ChildSetup) {
-    let in_child = move || {
-        rustix::process::setsid()?;
-        if let Some(cgroup) = &setup.cgroup {
+impl ChildSetup {
+    /// To be called in the child.
+    fn apply(&self) -> Result<(), Errno> {
+        if let Some(cgroup) = &self.cgroup {
             rustix::io::write(cgroup.as_fd(), b"0")?;
         }
-        if let Some(score) = setup.oom_score_adj {
+        if let Some(score) = self.oom_score_adj {
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
             let file = rustix::fs::open(c"/proc/self/oom_score_adj", flags, Mode::empty())?;
             rustix::io::write(&file, score.as_bytes())?;
         }
         Ok(())
+    }
+}
+
+/// Makes `command` start in a session of its own, set up as told.
+pub(crate) fn isolate(command: &mut Command, setup: ChildSetup) {
+    let in_child = move || {
+        rustix::process::setsid()?;
+        Ok(setup.apply()?)
     };
     // SAFETY: the closure only makes system calls with arguments that exist
     // already (two descriptors and static strings) and neither allocates nor locks.

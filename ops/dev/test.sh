@@ -16,6 +16,7 @@ status=0
 cargo test --locked --workspace --no-fail-fast -- --show-output 2>&1 | tee "$log" || status=$?
 tests/ops/run.sh 2>&1 | tee -a "$log" || status=$?
 tests/sdk/run.sh 2>&1 | tee -a "$log" || status=$?
+tests/openapi/run.sh 2>&1 | tee -a "$log" || status=$?
 
 printf '\n'
 grep -a '^SKIP ' "$log" | sort -u || true

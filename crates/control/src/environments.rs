@@ -15,6 +15,22 @@ impl Control {
         Ok(found.ok_or_else(|| Missing::Environment(id.clone()))?)
     }
 
+    /// One environment, if this tenant made it.
+    ///
+    /// # Errors
+    /// It does not exist or is somebody else's, or the store fails.
+    pub async fn environment_of(
+        &self,
+        id: &EnvironmentId,
+        tenant: &str,
+    ) -> Result<Environment, Error> {
+        let record = self.environment_get(id).await?;
+        if record.tenant != tenant {
+            return Err(Missing::Environment(id.clone()).into());
+        }
+        Ok(record)
+    }
+
     /// A page of environments, by id.
     ///
     /// # Errors

@@ -32,6 +32,10 @@ pub struct Settings {
     pub orphan_max_retries: u32,
     /// Age at which audit entries are forgotten; zero = never.
     pub audit_retention: Duration,
+    /// Whether the runtime ceiling ends environments that were drained and left alone.
+    pub max_runtime_covers_draining: bool,
+    /// Whether API keys see, use and end what they made themselves and nothing else.
+    pub scope_keys_to_owner: bool,
 }
 
 impl Default for Settings {
@@ -48,6 +52,8 @@ impl Default for Settings {
             default_idle_timeout: Duration::ZERO,
             orphan_max_retries: 5,
             audit_retention: Duration::from_secs(90 * 24 * 3600),
+            max_runtime_covers_draining: false,
+            scope_keys_to_owner: false,
         }
     }
 }

@@ -6,6 +6,7 @@
 pub mod config;
 pub mod http;
 pub mod logging;
+pub mod openapi;
 mod routes;
 pub mod run;
 pub mod server;

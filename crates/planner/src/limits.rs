@@ -17,6 +17,8 @@ pub struct Limits {
     pub runtime: Duration,
     /// Idle time after which an environment is destroyed; zero = never.
     pub idle: Duration,
+    /// Whether the runtime ceiling holds for draining environments, too.
+    pub runtime_covers_draining: bool,
 }
 
 /// A limit that was passed.
@@ -58,16 +60,22 @@ impl Overrun {
 }
 
 impl Limits {
-    /// The first limit that a running environment is over at `now`.
+    /// The first limit that an environment is over at `now`. One that drains is nobody's
+    /// to use, so that it is never idle.
     #[must_use]
     pub fn overrun(&self, environment: &Environment, now: Timestamp) -> Option<Overrun> {
-        if environment.state != State::Running {
+        let is_running = environment.state == State::Running;
+        let drains = self.runtime_covers_draining && environment.state == State::Draining;
+        if !is_running && !drains {
             return None;
         }
         let age = since(environment.created_at, now);
         let ceiling = own_or(environment.spec.max_runtime_seconds, self.runtime);
         if environment.task_id.is_some() && age > ceiling {
             return Some(Overrun::Runtime { age, ceiling });
+        }
+        if !is_running {
+            return None;
         }
         let idle = since(environment.activity_at, now);
         let limit = own_or(environment.spec.idle_timeout_seconds, self.idle);
@@ -162,6 +170,7 @@ mod tests {
         Limits {
             runtime: Duration::from_secs(runtime),
             idle: Duration::from_secs(idle),
+            runtime_covers_draining: false,
         }
     }
 
@@ -191,6 +200,19 @@ mod tests {
             ..running(1, 60)
         };
         assert_eq!(limits(1, 1).overrun(&draining, at(1_000)), None);
+        let covering = |runtime| Limits {
+            runtime_covers_draining: true,
+            ..limits(runtime, 1)
+        };
+        assert!(matches!(
+            covering(1).overrun(&draining, at(1_000)),
+            Some(Overrun::Runtime { .. })
+        ));
+        let without_ceiling = Environment {
+            spec: EnvironmentSpec::default(),
+            ..draining
+        };
+        assert_eq!(covering(5_000).overrun(&without_ceiling, at(1_000)), None);
         assert_eq!(limits(1, 1).overrun(&running(1, 60), at(-1_000)), None);
         let without_task = Environment {
             task_id: None,

@@ -334,6 +334,9 @@ fn list_sql(filter: &EnvironmentFilter, page: &Page<EnvironmentId>) -> (String, 
     if let Some(host) = &filter.host_id {
         and(" AND host_id = ?", host.as_str());
     }
+    if let Some(tenant) = &filter.tenant {
+        and(" AND tenant = ?", tenant);
+    }
     sql.push_str(" ORDER BY id LIMIT $2");
     (sql, values)
 }

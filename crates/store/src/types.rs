@@ -206,6 +206,8 @@ pub struct EnvironmentFilter {
     pub state: Option<State>,
     /// On this host.
     pub host_id: Option<HostId>,
+    /// Made by this tenant.
+    pub tenant: Option<String>,
 }
 
 /// Where a page starts (after this id) and how long it may be.

@@ -6,6 +6,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{Violation, json::null_default};
 
@@ -42,7 +43,7 @@ impl Scope {
 }
 
 /// `POST /v1/api-keys`; every field is optional, and so is the body.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CreateApiKey {
     /// What it is for, in the caller's words.
@@ -85,7 +86,7 @@ impl CreateApiKey {
 }
 
 /// A key as it is listed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiKey {
     /// `ak_` + 16 hex.
     pub id: String,
@@ -106,7 +107,7 @@ pub struct ApiKey {
 }
 
 /// The answer to a creation.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedApiKey {
     /// Its metadata.
     #[serde(flatten)]
@@ -124,7 +125,7 @@ impl fmt::Debug for CreatedApiKey {
 }
 
 /// `GET /v1/api-keys`: live and revoked ones, newest first, all of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiKeyList {
     /// The keys.
     pub api_keys: Vec<ApiKey>,

@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 /// An entry of the audit log.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEvent {
     /// What it is about: `vm`, `task`, `host` or `api`.
     pub entity_type: String,
@@ -15,6 +16,7 @@ pub struct AuditEvent {
     #[serde(rename = "type")]
     pub kind: String,
     /// Details; never a secret, a token or a key.
+    #[schema(value_type = Object)]
     pub payload: Map<String, Value>,
     /// When.
     pub created_at: Timestamp,
@@ -22,7 +24,7 @@ pub struct AuditEvent {
 
 /// `GET /v1/audit`: newest first. Filters: `entity_type`, `entity_id`, `type`, `since`
 /// and `until` (RFC 3339; from `since` on, before `until`).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEventList {
     /// The entries.
     pub audit_events: Vec<AuditEvent>,
@@ -32,7 +34,7 @@ pub struct AuditEventList {
 }
 
 /// Something that was given up on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeadLetter {
     /// `orphan_destroy`, `stuck_task` or `idle_timeout`.
     pub kind: String,
@@ -46,6 +48,7 @@ pub struct DeadLetter {
     /// Failed attempts.
     pub retry_count: u32,
     /// Details.
+    #[schema(value_type = Object)]
     pub payload: Map<String, Value>,
     /// When it was noted first.
     pub first_seen_at: Timestamp,
@@ -54,7 +57,7 @@ pub struct DeadLetter {
 }
 
 /// `GET /v1/dead-letters`, by kind and entity.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeadLetterList {
     /// The dead letters.
     pub dead_letters: Vec<DeadLetter>,

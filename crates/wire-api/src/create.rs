@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     Desktop, Egress, Expose, FileBody, GuestFile, Healthcheck, Manifest, Spec, Violation,
@@ -24,11 +25,12 @@ const MAX_SECRETS_BYTES: usize = 1_048_576;
 const MAX_SCRIPT_BYTES: usize = 131_071;
 
 /// Body of a create request.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CreateEnvironment {
     /// Chosen by the caller; unique among existing environments.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true)]
     pub task_id: String,
     /// Size and placement.
     #[serde(deserialize_with = "object")]
@@ -108,7 +110,7 @@ pub struct CreateEnvironment {
 }
 
 /// Places in a startup script.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct StartupSteps {
     /// Number of the first step in the script, counted from 1: steps that a snapshot holds already

@@ -2,11 +2,12 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{Spec, json::is_zero};
 
 /// One microVM and the task in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Environment {
     /// VM id.
     pub id: String,
@@ -14,15 +15,18 @@ pub struct Environment {
     pub state: String,
     /// The caller's id; empty once teardown starts.
     #[serde(default)]
+    #[schema(required = true)]
     pub task_id: String,
     /// Absent while unscheduled, and on the default backend.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host_id: String,
     /// `host:port` of the guest agent; empty before `running`.
     #[serde(default)]
+    #[schema(required = true)]
     pub url: String,
     /// As requested.
     #[serde(default)]
+    #[schema(required = true)]
     pub spec: Spec,
     /// When the request was accepted.
     pub created_at: Timestamp,
@@ -39,27 +43,30 @@ pub struct Environment {
     pub health: Option<Health>,
     /// How the guest reaches the outside.
     #[serde(default)]
+    #[schema(required = true)]
     pub egress: EgressStatus,
 }
 
 /// A published port.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Endpoint {
     /// Name given in the request.
     #[serde(rename = "as", skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// `host:port` to dial.
+    #[schema(required = true)]
     pub url: String,
     /// Transport that is really published; absent = tcp.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
     /// Guest port.
+    #[schema(required = true)]
     pub port: u16,
 }
 
 /// Verdict of the guest's probe. Never a lifecycle state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// `starting`, `passing` or `failing`.
     pub state: String,
@@ -74,7 +81,7 @@ pub struct Health {
 }
 
 /// Egress as it is in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressStatus {
     /// `direct` or `proxy`.
     pub mode: String,
@@ -105,7 +112,7 @@ impl Default for EgressStatus {
 }
 
 /// State of an egress proxy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressHealth {
     /// `unknown`, `healthy` or `unhealthy`.
     pub state: String,
@@ -118,7 +125,7 @@ pub struct EgressHealth {
 }
 
 /// `GET /v1/environments`, ordered by id.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EnvironmentList {
     /// One page.
     pub environments: Vec<Environment>,

@@ -6,6 +6,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        RefOr, Schema,
+        schema::{ObjectBuilder, Type},
+    },
+};
 
 /// Stable machine-readable reason of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -37,6 +44,20 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    /// Every code that is sent.
+    pub const ALL: [Self; 10] = [
+        Self::NotFound,
+        Self::RouteNotFound,
+        Self::Conflict,
+        Self::InvalidArgument,
+        Self::PayloadTooLarge,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::Unavailable,
+        Self::Internal,
+        Self::Unimplemented,
+    ];
+
     /// The wire form of the code.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -56,6 +77,19 @@ impl ErrorCode {
     }
 }
 
+/// Written out, because the code that is only read is none to document.
+impl PartialSchema for ErrorCode {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(Self::ALL.map(Self::as_str)))
+            .description(Some("Stable reason of a failed request."))
+            .into()
+    }
+}
+
+impl ToSchema for ErrorCode {}
+
 impl std::fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
@@ -63,7 +97,7 @@ impl std::fmt::Display for ErrorCode {
 }
 
 /// The object under `error`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// Stable reason.
     pub code: ErrorCode,
@@ -75,7 +109,7 @@ pub struct ErrorBody {
 }
 
 /// Body of every non-2xx answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorEnvelope {
     /// The failure.
     pub error: ErrorBody,
@@ -119,18 +153,7 @@ mod tests {
 
     #[test]
     fn codes_read_and_write_the_same_text() {
-        for code in [
-            ErrorCode::NotFound,
-            ErrorCode::RouteNotFound,
-            ErrorCode::Conflict,
-            ErrorCode::InvalidArgument,
-            ErrorCode::PayloadTooLarge,
-            ErrorCode::Unauthorized,
-            ErrorCode::Forbidden,
-            ErrorCode::Unavailable,
-            ErrorCode::Internal,
-            ErrorCode::Unimplemented,
-        ] {
+        for code in ErrorCode::ALL {
             let text = serde_json::to_string(&code).unwrap();
             assert_eq!(text, format!("\"{code}\""));
             assert_eq!(serde_json::from_str::<ErrorCode>(&text).unwrap(), code);

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::json::is_zero;
 
@@ -11,17 +12,19 @@ pub const KIND_STATE: &str = "state";
 pub const KIND_STEP: &str = "step";
 
 /// One record of an event stream. Only [`KIND_STATE`] moves an environment's state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// 32 lowercase hex digits, the same as the SSE id.
     pub id: String,
     /// The kind; an absent one means [`KIND_STATE`].
     #[serde(default = "kind_state")]
+    #[schema(required = true)]
     pub event: String,
     /// The environment.
     pub vm_id: String,
     /// Lifecycle value, including the stream-only `destroyed` and `failed`; empty on steps.
     #[serde(default)]
+    #[schema(required = true)]
     pub state: String,
     /// `host:port` of the guest agent.
     #[serde(default, skip_serializing_if = "String::is_empty")]

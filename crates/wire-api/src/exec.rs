@@ -1,6 +1,7 @@
 //! `POST /v1/environments/{id}?action=exec`.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     Violation,
@@ -13,7 +14,7 @@ const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
 /// Exactly one of `cmd` and `shell`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ExecRequest {
     /// Argument vector, run without a shell.
@@ -65,7 +66,7 @@ impl ExecRequest {
 }
 
 /// Any exit status is a 200; streams are text, invalid UTF-8 replaced by U+FFFD.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecResponse {
     /// Exit status, or 128 + signal.
     pub exit_code: i32,

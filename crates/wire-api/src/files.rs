@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{Violation, json::null_default};
 
@@ -11,7 +12,7 @@ use crate::{Violation, json::null_default};
 pub const MAX_FILES_BYTES: usize = 524_288;
 
 /// A value under `files`: the content alone, or content with a mode.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "expected a base64 string or an object with content and mode"

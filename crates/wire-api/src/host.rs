@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     Violation, grammar,
@@ -12,14 +13,16 @@ use crate::{
 };
 
 /// `POST /v1/hosts`.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct RegisterHost {
     /// Chosen by the operator, the primary key.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true)]
     pub id: String,
     /// Base URL of the agent.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true)]
     pub url: String,
     /// The agent's own token.
     #[serde(
@@ -62,7 +65,7 @@ impl std::fmt::Debug for RegisterHost {
 }
 
 /// What a host has.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Capacity {
     /// Virtual CPUs to hand out.
@@ -113,7 +116,7 @@ pub struct Capacity {
 }
 
 /// What is taken of a host.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Allocated {
     /// Virtual CPUs.
@@ -139,7 +142,7 @@ pub struct Allocated {
 }
 
 /// A MIG instance carved on a host.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct MigInstance {
     /// Instance UUID.
@@ -153,7 +156,7 @@ pub struct MigInstance {
 }
 
 /// A GPU of a host (one entry per IOMMU group).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct GpuDevice {
     /// Device UUID.
@@ -179,7 +182,7 @@ pub struct GpuDevice {
 }
 
 /// Whether the control plane reaches the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AgentStatus {
     /// Outcome of the last contact.
     pub reachable: bool,
@@ -191,7 +194,7 @@ pub struct AgentStatus {
 }
 
 /// A registered host. Never carries the agent's token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
     /// Primary key.
     pub id: String,
@@ -227,7 +230,7 @@ pub struct Host {
 }
 
 /// `GET /v1/hosts`, ordered by id.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostList {
     /// One page.
     pub hosts: Vec<Host>,

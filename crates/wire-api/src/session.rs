@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::json::null_default;
 
@@ -10,11 +11,12 @@ use crate::json::null_default;
 pub const SESSION_COOKIE: &str = "fuse_session";
 
 /// `POST /login`.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Login {
     /// The master token.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true)]
     pub token: String,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     Violation, grammar,
@@ -19,17 +20,20 @@ const MIN_IDLE_SECONDS: i64 = 60;
 
 /// What an environment asks for. The same object stands in requests and answers;
 /// zero and empty fields are absent.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Spec {
     /// Virtual CPUs; 0 = agent default (1).
     #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    #[schema(minimum = 0)]
     pub cpus: i32,
     /// Memory in MiB; 0 = agent default (512).
     #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    #[schema(minimum = 0)]
     pub ram_mb: i32,
     /// Disk in GiB; 0 = agent default.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    #[schema(minimum = 0)]
     pub storage_gb: i32,
     /// Exact region of the host; empty = any.
     #[serde(
@@ -45,9 +49,11 @@ pub struct Spec {
     pub arch: String,
     /// Runtime ceiling in seconds; 0 = fleet default, never unlimited.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    #[schema(minimum = 0)]
     pub max_runtime_seconds: i64,
     /// Idle limit in seconds, 0 or >= 60; 0 = fleet default.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    #[schema(minimum = 0)]
     pub idle_timeout_seconds: i64,
     /// Image name on the host; empty = host default.
     #[serde(
@@ -57,6 +63,7 @@ pub struct Spec {
     pub image: String,
     /// Whole GPUs, or MIG instances when `gpu_profile` is set.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    #[schema(minimum = 0)]
     pub gpus: i32,
     /// GPU model to match; empty = any.
     #[serde(

@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A task record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Task {
     /// The id that the caller chose.
     pub task_id: String,
@@ -25,7 +26,7 @@ pub struct Task {
 }
 
 /// Output of a startup script: the last 256 KiB of each stream, secret values redacted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TaskOutput {
     /// Exit status; 90 means that the build phase failed.

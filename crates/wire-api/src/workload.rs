@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     Violation, grammar,
@@ -12,7 +13,7 @@ use crate::{
 
 /// A probe that runs in the guest. Exactly one of `http` and `exec`; zero means the
 /// guest agent's default, the server fills in nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Healthcheck {
     /// GET on a port of the guest's loopback.
@@ -42,11 +43,12 @@ pub struct Healthcheck {
 }
 
 /// `http` of a [`Healthcheck`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct HttpProbe {
     /// Guest port.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true, minimum = 1, maximum = 65535)]
     pub port: i64,
     /// Path with its leading slash; empty = `/`.
     #[serde(
@@ -116,14 +118,16 @@ impl HttpProbe {
 }
 
 /// A screen in the guest.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Desktop {
     /// Pixels, 320 to 3840.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true, minimum = 320, maximum = 3840)]
     pub width: i64,
     /// Pixels, 320 to 3840.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true, minimum = 320, maximum = 3840)]
     pub height: i64,
     /// Window manager: `mutter`, `xfwm4` or `openbox`; empty = the image's default.
     #[serde(
@@ -152,11 +156,12 @@ impl Desktop {
 }
 
 /// A guest port to publish on the host.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Expose {
     /// Guest port, 1 to 65535.
     #[serde(deserialize_with = "null_default")]
+    #[schema(required = true, minimum = 1, maximum = 65535)]
     pub port: i64,
     /// Name of the endpoint; empty or a DNS label, unique.
     #[serde(
@@ -210,7 +215,7 @@ pub(crate) fn check_expose(entries: &[Expose]) -> Result<(), Violation> {
 }
 
 /// How the guest reaches the outside.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Egress {
     /// Empty or `direct`, or `proxy`.

@@ -31,11 +31,11 @@ impl Control {
         tenant: String,
         key: Option<IdempotentKey>,
     ) -> Result<Environment, Error> {
-        self.check_script_bound(request)?;
         if !request.seed_snapshot_id.is_empty() {
             // No snapshot can exist yet, so that every id is an unknown one.
             return Err(Missing::Snapshot(request.seed_snapshot_id.clone()).into());
         }
+        self.check_script_bound(request)?;
         let task = TaskId::new(request.task_id.clone());
         let id = EnvironmentId::for_task(&self.inner.settings.vm_prefix, &task);
         let spec = domain_spec(&request.spec);

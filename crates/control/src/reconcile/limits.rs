@@ -22,6 +22,7 @@ impl Control {
         let limits = Limits {
             runtime: settings.task_stuck_timeout,
             idle: settings.default_idle_timeout,
+            runtime_covers_draining: settings.max_runtime_covers_draining,
         };
         let now = self.inner.store.now();
         let (runtime, idleness): (Vec<_>, Vec<_>) = records

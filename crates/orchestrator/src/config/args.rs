@@ -82,6 +82,12 @@ pub struct Args {
     /// spread or binpack [env: ORCH_PLACEMENT_POLICY] [default: spread]
     #[arg(long, value_name = "POLICY")]
     pub placement_policy: Option<String>,
+    /// Let the runtime ceiling end drained environments, too [env: ORCH_MAX_RUNTIME_COVERS_DRAINING]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub max_runtime_covers_draining: Option<String>,
+    /// Let API keys reach only what they made themselves [env: ORCH_SCOPE_KEYS_TO_OWNER]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub scope_keys_to_owner: Option<String>,
 }
 
 /// What to do instead of serving.

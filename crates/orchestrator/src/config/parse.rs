@@ -46,6 +46,14 @@ impl Source<'_> {
         flag.or_else(|| self.env(variable))
     }
 
+    fn switch(
+        &self,
+        flag: Option<String>,
+        variable: &'static str,
+    ) -> Result<Option<bool>, ConfigError> {
+        switch(variable, self.text(flag, variable))
+    }
+
     /// A duration by flag (`30s`) or by a variable that counts seconds.
     fn duration(
         &self,
@@ -106,9 +114,7 @@ impl Config {
                     .unwrap_or_default(),
             )
             .map_err(|reason| bad("ORCH_ALLOWED_CIDRS", reason))?,
-            secure_cookies: secure_cookies(
-                source.text(args.secure_cookies, "ORCH_SECURE_COOKIES"),
-            )?,
+            secure_cookies: source.switch(args.secure_cookies, "ORCH_SECURE_COOKIES")?,
             tls: tls(
                 source.text(args.tls_cert, "ORCH_TLS_CERT"),
                 source.text(args.tls_key, "ORCH_TLS_KEY"),
@@ -141,7 +147,8 @@ impl Config {
     }
 }
 
-fn secure_cookies(text: Option<String>) -> Result<Option<bool>, ConfigError> {
+/// A switch; `None` when it is not set.
+fn switch(name: &'static str, text: Option<String>) -> Result<Option<bool>, ConfigError> {
     let Some(text) = text else {
         return Ok(None);
     };
@@ -149,7 +156,7 @@ fn secure_cookies(text: Option<String>) -> Result<Option<bool>, ConfigError> {
         "true" | "1" | "yes" => Ok(Some(true)),
         "false" | "0" | "no" => Ok(Some(false)),
         _ => Err(bad(
-            "ORCH_SECURE_COOKIES",
+            name,
             format!("{text:?} is none of true, 1, yes, false, 0, no"),
         )),
     }
@@ -185,11 +192,12 @@ fn timeouts(source: &Source<'_>, args: &Args) -> Result<Timeouts, ConfigError> {
     })
 }
 
-fn settings(
+/// The bound of a startup script that names none, and the longest that one may name.
+fn script_timeouts(
     source: &Source<'_>,
     args: &Args,
     timeouts: &Timeouts,
-) -> Result<Settings, ConfigError> {
+) -> Result<(Duration, Duration), ConfigError> {
     let default = Settings::default();
     let script_timeout = source.duration(
         (
@@ -218,6 +226,16 @@ fn settings(
             ),
         ));
     }
+    Ok((script_timeout, max_script_timeout))
+}
+
+fn settings(
+    source: &Source<'_>,
+    args: &Args,
+    timeouts: &Timeouts,
+) -> Result<Settings, ConfigError> {
+    let default = Settings::default();
+    let (script_timeout, max_script_timeout) = script_timeouts(source, args, timeouts)?;
     Ok(Settings {
         vm_prefix: vm_prefix(source.text(args.vm_prefix.clone(), "ORCH_VM_PREFIX"))?
             .unwrap_or(default.vm_prefix),
@@ -266,6 +284,15 @@ fn settings(
             Some("ORCH_AUDIT_RETENTION_SECONDS"),
             default.audit_retention,
         )?,
+        max_runtime_covers_draining: source
+            .switch(
+                args.max_runtime_covers_draining.clone(),
+                "ORCH_MAX_RUNTIME_COVERS_DRAINING",
+            )?
+            .unwrap_or(default.max_runtime_covers_draining),
+        scope_keys_to_owner: source
+            .switch(args.scope_keys_to_owner.clone(), "ORCH_SCOPE_KEYS_TO_OWNER")?
+            .unwrap_or(default.scope_keys_to_owner),
     })
 }
 

@@ -88,6 +88,15 @@ fn refusals_name_the_variable() {
             "ORCH_PLACEMENT_POLICY: ",
         ),
         ([("ORCH_ALLOWED_CIDRS", "10.0.0.0")], "ORCH_ALLOWED_CIDRS: "),
+        ([("ORCH_SECURE_COOKIES", "maybe")], "ORCH_SECURE_COOKIES: "),
+        (
+            [("ORCH_SCOPE_KEYS_TO_OWNER", "on")],
+            "ORCH_SCOPE_KEYS_TO_OWNER: ",
+        ),
+        (
+            [("ORCH_MAX_RUNTIME_COVERS_DRAINING", "2")],
+            "ORCH_MAX_RUNTIME_COVERS_DRAINING: ",
+        ),
         (
             [("FIRECRACKER_BASE_URL", "ftp://x")],
             "FIRECRACKER_BASE_URL: ",
@@ -95,6 +104,53 @@ fn refusals_name_the_variable() {
     ] {
         let text = refusal(&env);
         assert!(text.starts_with(start), "{text}");
+    }
+}
+
+#[test]
+fn switches_take_any_case_and_stand_alone_as_flags() {
+    use clap::Parser as _;
+    for (text, want) in [
+        ("TRUE", true),
+        ("1", true),
+        ("Yes", true),
+        ("False", false),
+        ("0", false),
+        ("no", false),
+    ] {
+        let env = [
+            ("ORCH_SECURE_COOKIES", text),
+            ("ORCH_SCOPE_KEYS_TO_OWNER", text),
+        ];
+        let config = resolve(Args::default(), &env).unwrap();
+        assert_eq!(config.secure_cookies, Some(want), "{text}");
+        assert_eq!(config.settings.scope_keys_to_owner, want, "{text}");
+    }
+    let resolved = |flags: &[&str]| {
+        let args = Args::try_parse_from([&["orchestrator"], flags].concat()).unwrap();
+        resolve(args, &[("ORCH_MAX_RUNTIME_COVERS_DRAINING", "true")])
+            .unwrap()
+            .settings
+    };
+    let settings = resolved(&["--scope-keys-to-owner"]);
+    assert!(settings.scope_keys_to_owner && settings.max_runtime_covers_draining);
+    // A flag wins over its variable.
+    let settings = resolved(&["--max-runtime-covers-draining", "false"]);
+    assert!(!settings.scope_keys_to_owner && !settings.max_runtime_covers_draining);
+}
+
+/// Every flag is in the help with its variable; a variable that is not there has no effect.
+#[test]
+fn help_names_every_variable() {
+    use clap::CommandFactory as _;
+    let help = Args::command().render_long_help().to_string();
+    let sources = [include_str!("parse.rs"), include_str!("args.rs")].concat();
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    for name in sources
+        .split(|c| !is_name(c))
+        .filter(|name| name.starts_with("ORCH_") || name.starts_with("FIRECRACKER_"))
+    {
+        assert!(help.contains(name), "{name}");
     }
 }
 

@@ -10,7 +10,7 @@ use axum::{
 };
 use fuse_model::AuditKind;
 
-use super::{ApiError, App, auth, metrics::BeforeRouting};
+use super::{ApiError, App, auth};
 use crate::server::Peer;
 
 /// An address block.
@@ -118,9 +118,7 @@ pub(super) async fn admit(State(app): State<App>, request: Request, next: Next) 
 }
 
 fn refuse(message: &str) -> Response {
-    let mut response = ApiError::forbidden(message).into_response();
-    response.extensions_mut().insert(BeforeRouting);
-    response
+    ApiError::forbidden(message).into_response()
 }
 
 #[cfg(test)]

@@ -28,10 +28,6 @@ use super::{ApiError, App};
 /// Route of what matched none, or was refused before that was known.
 const UNKNOWN: &str = "unknown";
 
-/// In the extensions of a response: it was refused before its route was looked at.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct BeforeRouting;
-
 /// The figures; clones share them.
 #[derive(Debug, Clone)]
 pub struct HttpMetrics {
@@ -86,13 +82,10 @@ pub(super) async fn count(State(app): State<App>, request: Request, next: Next) 
     let started = Instant::now();
     let flight = Flight::begin(&metrics.in_flight);
     let method = method_label(request.method());
-    let matched = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;
-    let is_routed = response.extensions().get::<BeforeRouting>().is_none();
-    let route = match &matched {
-        Some(path) if is_routed => path.as_str(),
-        _ => UNKNOWN,
-    };
+    // What was refused before its route was looked at has none.
+    let matched = response.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map_or(UNKNOWN, MatchedPath::as_str);
     metrics
         .requests
         .with_label_values(&[route, method, response.status().as_str()])
@@ -107,6 +100,16 @@ pub(super) async fn count(State(app): State<App>, request: Request, next: Next) 
             _flight: flight,
         })
     })
+}
+
+/// Innermost middleware: hands the route out to [`count`].
+pub(super) async fn note_route(request: Request, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let mut response = next.run(request).await;
+    if let Some(matched) = matched {
+        response.extensions_mut().insert(matched);
+    }
+    response
 }
 
 fn method_label(method: &Method) -> &'static str {

@@ -3,7 +3,7 @@
 //! Order, outermost first: the outer probes; `Server`, request id and span; counting;
 //! address allowlist; route match (404 and 405 answer here, without credentials);
 //! authentication (all but login and logout); the master check of routes that need
-//! it; handler.
+//! it; whose environment it is; handler.
 
 mod allowlist;
 mod auth;
@@ -11,6 +11,7 @@ mod body;
 mod error;
 mod layers;
 pub(crate) mod metrics;
+mod ownership;
 mod principal;
 mod query;
 mod session;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use axum::{Router, middleware, routing::any};
 use fuse_control::Control;
+use tower::ServiceBuilder;
 
 pub use allowlist::Allowlist;
 pub use auth::Auth;
@@ -90,15 +92,16 @@ pub fn router(app: App) -> Router {
         if !has_keys && routes::api_key::is_of_keys(route.path) {
             continue;
         }
-        let handler =
-            match route.access {
-                Access::Any => route.handler,
-                Access::Master(refusal) => route.handler.route_layer(middleware::from_fn(
-                    move |principal, request, next| {
-                        principal::require_master(refusal, principal, request, next)
-                    },
-                )),
-            };
+        let mut handler = route.handler;
+        if route.path.starts_with(ownership::ENVIRONMENT) {
+            let layer = middleware::from_fn_with_state(app.clone(), ownership::admit_owner);
+            handler = handler.route_layer(layer);
+        }
+        if let Access::Master(refusal) = route.access {
+            handler = handler.route_layer(middleware::from_fn(move |principal, request, next| {
+                principal::require_master(refusal, principal, request, next)
+            }));
+        }
         main = main.route(route.path, handler);
     }
     let mut main = main.route_layer(middleware::from_fn_with_state(
@@ -117,12 +120,24 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(layers::method_not_allowed)
         .fallback(layers::route_not_found)
         .layer(layers::catch_panic())
+        .layer(middleware::from_fn(metrics::note_route))
+        .with_state(app.clone());
+    // Around the router, not its routes: whoever is refused here learns nothing of them,
+    // not even from an `Allow` header.
+    let main = ServiceBuilder::new()
+        .layer(middleware::from_fn(layers::identify))
+        .layer(middleware::from_fn_with_state(app.clone(), metrics::count))
         .layer(middleware::from_fn_with_state(
             app.clone(),
             allowlist::admit,
         ))
-        .layer(middleware::from_fn_with_state(app.clone(), metrics::count))
-        .layer(middleware::from_fn(layers::identify))
-        .with_state(app.clone());
-    routes::outer(app).fallback_service(main)
+        .service(main);
+    let mut outer = Router::new();
+    for route in routes::outer() {
+        outer = outer.route(route.path, route.handler);
+    }
+    outer
+        .method_not_allowed_fallback(layers::method_not_allowed)
+        .with_state(app)
+        .fallback_service(main)
 }

@@ -105,6 +105,7 @@ pub(super) async fn get(State(app): State<App>, id: Id) -> Result<Json<Environme
 
 pub(super) async fn list(
     State(app): State<App>,
+    principal: Principal,
     query: Query,
 ) -> Result<Json<EnvironmentList>, ApiError> {
     let after = IdCursor::decode(query.get("cursor"))?;
@@ -113,9 +114,10 @@ pub(super) async fn list(
         limit: page_limit(query.get("limit")),
     };
     // A value that nothing can have matches nothing.
-    let Some(filter) = filter(&query) else {
+    let Some(mut filter) = filter(&query) else {
         return Ok(Json(EnvironmentList::default()));
     };
+    filter.tenant = app.kept_to(&principal);
     let listing = app.control.environment_list(&filter, &page).await?;
     Ok(Json(EnvironmentList {
         environments: listing.items.into_iter().map(views::environment).collect(),
@@ -145,6 +147,7 @@ fn filter(query: &Query) -> Option<EnvironmentFilter> {
         task_id: text("task_id")?.map(TaskId::new),
         state,
         host_id: text("host_id")?.map(HostId::new),
+        tenant: None,
     })
 }
 

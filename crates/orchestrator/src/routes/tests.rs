@@ -111,6 +111,13 @@ const ROWS: &[Row] = &[
         404,
     )
     .master(MUTATE),
+    any(
+        "POST",
+        "/v1/hosts/{hostId}",
+        "/v1/hosts/x?action=uncordon",
+        404,
+    )
+    .master(MUTATE),
     any("DELETE", "/v1/hosts/{hostId}", "/v1/hosts/x", 404).master(REMOVE),
     any("GET", "/v1/api-keys", "/v1/api-keys", 200).master(KEYS),
     any("POST", "/v1/api-keys", "/v1/api-keys", 201).master(KEYS),
@@ -229,6 +236,57 @@ fn every_route_has_a_row() {
         .map(|(method, path, _)| ((*method).to_owned(), *path))
         .collect();
     assert_eq!(public, rows);
+}
+
+/// Access as the OpenAPI document says it, next to what the row of the action says.
+#[test]
+fn every_action_has_a_row_and_the_document_says_who_may() {
+    let document = crate::openapi::document();
+    let mut documented = BTreeSet::new();
+    for (pattern, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let mut calls = vec![(String::new(), operation)];
+            if let Some(actions) = operation["x-actions"].as_array() {
+                let named =
+                    |action: &serde_json::Value| action["action"].as_str().unwrap().to_owned();
+                calls = actions
+                    .iter()
+                    .map(|action| (named(action), action))
+                    .collect();
+            }
+            for (action, call) in calls {
+                let end = format!("?action={action}");
+                let is_it = |row: &&Row| {
+                    row.method.eq_ignore_ascii_case(method)
+                        && row.pattern == pattern
+                        && (action.is_empty() || row.path.ends_with(&end))
+                };
+                let access = call["x-access"].as_str().unwrap();
+                let Some(row) = ROWS.iter().find(is_it) else {
+                    assert_eq!(access, "public", "{method} {pattern} {action} has no row");
+                    continue;
+                };
+                let want = match (row.key, row.scoped) {
+                    (None, None) => "any",
+                    (Some(_), Some(_)) => "master",
+                    (Some(_), None) => "master or scope",
+                    (None, Some(_)) => unreachable!("a scope takes nothing away"),
+                };
+                assert!(
+                    access.starts_with(want),
+                    "{method} {pattern} {action}: {access}"
+                );
+                documented.insert((pattern.clone(), action));
+            }
+        }
+    }
+    for row in ROWS {
+        let Some((_, action)) = row.path.split_once("?action=") else {
+            continue;
+        };
+        let row = (row.pattern.to_owned(), action.to_owned());
+        assert!(documented.contains(&row), "{row:?} is not in the document");
+    }
 }
 
 #[tokio::test]

@@ -23,9 +23,10 @@ pub fn load(files: &TlsFiles) -> anyhow::Result<Arc<ServerConfig>> {
     );
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .with_context(|| format!("ORCH_TLS_KEY: cannot read {}", files.key))?;
-    let config = ServerConfig::builder()
+    let mut config = ServerConfig::builder()
         .with_no_client_auth()
         .with_single_cert(certificates, key)
         .context("ORCH_TLS_CERT and ORCH_TLS_KEY do not belong together")?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -9,8 +9,11 @@
 mod support;
 
 mod api;
+mod api_page;
 mod audit;
+mod bodies;
 mod connection;
+mod contract;
 mod create;
 mod events;
 mod fleet_events;
@@ -18,10 +21,15 @@ mod hosts;
 mod idempotency;
 mod keys;
 mod metrics;
+mod openapi;
+mod order;
 mod postgres;
 mod process;
+mod program;
 mod reconcile;
 mod recovery;
 mod rekey;
 mod replicas;
 mod secrets;
+mod shutdown;
+mod tls;

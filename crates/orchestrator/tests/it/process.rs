@@ -1,121 +1,9 @@
 //! The program itself: flags, refusals, signals, a kill in the middle.
 
-use std::{
-    io::{BufRead as _, BufReader},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
-
 use fuse_testkit::fake_agent::{FakeAgent, Step, TOKEN};
 use serde_json::{Value, json};
 
-const BIN: &str = env!("CARGO_BIN_EXE_orchestrator");
-const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-
-pub(crate) fn command() -> Command {
-    let mut command = Command::new(BIN);
-    command
-        .env_clear()
-        .env("RUST_LOG", "info")
-        .stdin(Stdio::null());
-    command
-}
-
-/// A running program; killed when dropped.
-pub(crate) struct Program {
-    child: Child,
-    base: String,
-    /// Everything that it said before it listened.
-    said: String,
-    lines: Option<BufReader<std::process::ChildStderr>>,
-    http: reqwest::Client,
-}
-
-impl Program {
-    /// Starts on a free port and waits for its `listening` line.
-    pub(crate) fn start(env: &[(&str, &str)]) -> Self {
-        let mut command = command();
-        command
-            .env("ORCH_LISTEN", "127.0.0.1:0")
-            .envs(env.iter().copied());
-        let mut child = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let http = crate::support::http_client();
-        // Made before anything can fail, so that the child does not stay behind.
-        let mut program = Self {
-            child,
-            base: String::new(),
-            said: String::new(),
-            lines: None,
-            http,
-        };
-        program.base = loop {
-            let mut line = String::new();
-            assert!(
-                lines.read_line(&mut line).unwrap() > 0,
-                "it ended before it listened"
-            );
-            if let Some((_, rest)) = line.split_once("address=") {
-                break format!("http://{}", rest.split(' ').next().unwrap());
-            }
-            program.said.push_str(&line);
-        };
-        program.lines = Some(lines);
-        program
-    }
-
-    /// What it said before it listened.
-    pub(crate) fn said(&self) -> &str {
-        &self.said
-    }
-
-    /// Ends it in good order.
-    pub(crate) fn end(&mut self) {
-        self.signal("-TERM");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-
-    pub(crate) async fn call(
-        &self,
-        method: reqwest::Method,
-        path: &str,
-        body: Option<Value>,
-    ) -> (u16, Value) {
-        let mut request = self
-            .http
-            .request(method, format!("{}{path}", self.base))
-            .bearer_auth("master");
-        if let Some(body) = body {
-            request = request.header("Prefer", "respond-async").json(&body);
-        }
-        let response = request.send().await.unwrap();
-        let status = response.status().as_u16();
-        (status, response.json().await.unwrap_or(Value::Null))
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _killed = self.child.kill();
-        let _waited = self.child.wait();
-    }
-}
+use crate::program::{KEY, Program, command, wait};
 
 #[test]
 fn version_and_help() {
@@ -222,16 +110,9 @@ async fn a_signal_drains_and_ends_in_good_order() {
     program.signal("-TERM");
     // The open stream ends instead of holding the shutdown up.
     assert!(stream.text().await.unwrap().contains("fuse-a"));
-    let status = program.child.wait().unwrap();
-    assert_eq!(status.code(), Some(0));
-    let rest: Vec<String> = program
-        .lines
-        .take()
-        .unwrap()
-        .lines()
-        .map(Result::unwrap)
-        .collect();
-    assert!(rest.iter().any(|line| line.contains("stopped")), "{rest:?}");
+    let (status, said) = program.ended();
+    assert_eq!(status, Some(0));
+    assert!(said.contains("stopped"), "{said}");
 }
 
 #[tokio::test]
@@ -289,13 +170,4 @@ async fn a_kill_in_the_middle_of_a_create_is_recovered_from() {
         .await;
     assert_eq!(kept["state"], "running");
     assert_eq!(agent.vms(), ["fuse-done"]);
-}
-
-pub(crate) async fn wait(program: &Program, path: &str, accept: impl Fn(&(u16, Value)) -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(30), async {
-        while !accept(&program.call(reqwest::Method::GET, path, None).await) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "{path} never became what was wanted");
 }

@@ -10,7 +10,7 @@ use fuse_testkit::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::process::{Program, command};
+use crate::program::{Program, command};
 
 const OLD: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const NEW: &str = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
@@ -69,7 +69,7 @@ async fn moves_to_another_key(database: &str) {
     program
         .call(Method::POST, "/v1/environments", Some(create))
         .await;
-    crate::process::wait(&program, "/v1/environments/fuse-a", |answer| {
+    crate::program::wait(&program, "/v1/environments/fuse-a", |answer| {
         answer.1["state"] == "running"
     })
     .await;
@@ -121,7 +121,7 @@ async fn moves_to_another_key(database: &str) {
 
     let program = Program::start(&env(database, NEW, ""));
     assert_eq!(exec(&program).await, 200);
-    crate::process::wait(&program, "/ready", |answer| answer.0 == 200).await;
+    crate::program::wait(&program, "/ready", |answer| answer.0 == 200).await;
     let (_, ready) = get(&program, "/ready").await;
     assert_eq!(ready["checks"]["encryption_key"], Value::Null);
 }

@@ -1,0 +1,143 @@
+//! The program itself as a child process.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, ChildStderr, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+const BIN: &str = env!("CARGO_BIN_EXE_orchestrator");
+pub(crate) const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+pub(crate) fn command() -> Command {
+    let mut command = Command::new(BIN);
+    command
+        .env_clear()
+        .env("RUST_LOG", "info")
+        .stdin(Stdio::null());
+    command
+}
+
+/// A running program; killed when dropped.
+pub(crate) struct Program {
+    pub(crate) child: Child,
+    pub(crate) base: String,
+    log: String,
+    lines: Option<BufReader<ChildStderr>>,
+    pub(crate) http: reqwest::Client,
+}
+
+impl Program {
+    /// Starts on a free port and waits for its `listening` line.
+    pub(crate) fn start(env: &[(&str, &str)]) -> Self {
+        let mut command = command();
+        command
+            .env("ORCH_LISTEN", "127.0.0.1:0")
+            .envs(env.iter().copied());
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let http = crate::support::http_client();
+        // Made before anything can fail, so that the child does not stay behind.
+        let mut program = Self {
+            child,
+            base: String::new(),
+            log: String::new(),
+            lines: None,
+            http,
+        };
+        program.base = loop {
+            let mut line = String::new();
+            assert!(
+                lines.read_line(&mut line).unwrap() > 0,
+                "it ended before it listened"
+            );
+            program.log.push_str(&line);
+            if let Some((_, rest)) = line.split_once("address=") {
+                let scheme = if line.contains("scheme=\"https\"") {
+                    "https"
+                } else {
+                    "http"
+                };
+                break format!("{scheme}://{}", rest.split(' ').next().unwrap());
+            }
+        };
+        program.lines = Some(lines);
+        program
+    }
+
+    /// What it said until it listened.
+    pub(crate) fn said(&self) -> &str {
+        &self.log
+    }
+
+    /// Ends it in good order.
+    pub(crate) fn end(&mut self) {
+        self.signal("-TERM");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+
+    pub(crate) async fn call(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> (u16, Value) {
+        let mut request = self
+            .http
+            .request(method, format!("{}{path}", self.base))
+            .bearer_auth("master");
+        if let Some(body) = body {
+            request = request.header("Prefer", "respond-async").json(&body);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        (status, response.json().await.unwrap_or(Value::Null))
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+}
+
+impl Program {
+    /// Waits for its end: the status, and everything it said since it listened.
+    pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        if let Some(lines) = &mut self.lines {
+            // To the end of the pipe, which is the end of the process.
+            std::io::Read::read_to_string(lines, &mut rest).unwrap();
+        }
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _killed = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
+
+/// Waits until `GET path` answers what `accept` wants.
+pub(crate) async fn wait(program: &Program, path: &str, accept: impl Fn(&(u16, Value)) -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(30), async {
+        while !accept(&program.call(reqwest::Method::GET, path, None).await) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{path} never became what was wanted");
+}

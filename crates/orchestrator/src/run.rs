@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use fuse_control::Control;
 use fuse_store::{Store, Vault};
 use fuse_wire_api::CreateApiKey;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -35,6 +36,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         .check_recovery()
         .await
         .context("recovery failed: what DATABASE_URL names cannot be read in full")?;
+    let mut signals = Signals::catch()?;
     let listening = Listening::bind(&config.listen, tls, config.timeouts).await?;
     announce(&config, &store, &listening);
 
@@ -45,15 +47,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         .with_secure_cookies(config.has_secure_cookies())
         .counted_by(HttpMetrics::register(&control)?);
     let stop = CancellationToken::new();
-    let signals = stop.clone();
+    let stopping = stop.clone();
     let draining = control.clone();
     let served = listening.serve(router(app), stop.clone());
     let until_signal = async move {
-        wait_for_signal().await;
+        signals.received().await;
         tracing::info!("shutting down");
         systemd::stopping();
         draining.begin_shutdown();
-        signals.cancel();
+        stopping.cancel();
     };
     let overdue = async {
         stop.cancelled().await;
@@ -158,18 +160,27 @@ async fn close(store: &Store) {
     }
 }
 
-async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        tracing::error!("cannot listen for signals, stop this process with SIGKILL");
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// The signals that ask for an end. Caught from before the process says that it is up,
+/// so that none of them ends it without its leases being given back.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn catch() -> anyhow::Result<Self> {
+        let catch = |kind| signal(kind).context("cannot catch signals");
+        Ok(Self {
+            interrupt: catch(SignalKind::interrupt())?,
+            terminate: catch(SignalKind::terminate())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }
 

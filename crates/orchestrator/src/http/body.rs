@@ -69,11 +69,14 @@ fn is_blank(bytes: &[u8]) -> bool {
 }
 
 async fn read(body: Body, limit: Limit) -> Result<Vec<u8>, ApiError> {
-    match tokio::time::timeout(DEADLINE, collect(body, limit.bytes())).await {
+    read_within(DEADLINE, body, limit.bytes()).await
+}
+
+async fn read_within(deadline: Duration, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    match tokio::time::timeout(deadline, collect(body, limit)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(ApiError::invalid(format!(
-            "invalid JSON body: it did not arrive within {}s",
-            DEADLINE.as_secs()
+            "invalid JSON body: it did not arrive within {deadline:?}"
         ))),
     }
 }
@@ -97,4 +100,56 @@ async fn collect(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
         bytes.extend_from_slice(&data);
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, io};
+
+    use bytes::Bytes;
+    use futures_util::{StreamExt as _, stream};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(30);
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_body_that_stalls_is_given_up_on() {
+        let start = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{"))]);
+        let body = Body::from_stream(start.chain(stream::pending()));
+        let error = read_within(SHORT, body, 100).await.unwrap_err();
+        let want = ApiError::invalid("invalid JSON body: it did not arrive within 30ms");
+        assert_eq!(error, want);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_the_callers_fault() {
+        let broken = stream::iter([
+            Ok(Bytes::from_static(b"{\"task_id\":")),
+            Err(io::Error::other("reset")),
+        ]);
+        let error = read_within(LONG, Body::from_stream(broken), 100).await;
+        let want = ApiError::invalid("invalid JSON body: the connection broke off");
+        assert_eq!(error.unwrap_err(), want);
+    }
+
+    #[tokio::test]
+    async fn what_is_read_is_counted_to_the_byte() {
+        let body = |sizes: &'static [usize]| {
+            let chunks = sizes
+                .iter()
+                .map(|size| Ok::<_, Infallible>(Bytes::from(vec![b'x'; *size])));
+            Body::from_stream(stream::iter(chunks))
+        };
+        let read = async |sizes| read_within(LONG, body(sizes), 10).await;
+        assert_eq!(read(&[4, 0, 6]).await.unwrap().len(), 10);
+        for over in [&[11][..], &[4, 7], &[10, 1], &[1 << 20]] {
+            assert_eq!(read(over).await.unwrap_err(), ApiError::body_too_large(10));
+        }
+        // A declared length is refused before a byte is read.
+        let declared = Body::from(vec![b'x'; 11]);
+        let error = read_within(LONG, declared, 10).await.unwrap_err();
+        assert_eq!(error, ApiError::body_too_large(10));
+    }
 }

@@ -32,4 +32,5 @@ mod rekey;
 mod replicas;
 mod secrets;
 mod shutdown;
+mod startup;
 mod tls;

@@ -55,6 +55,36 @@ pub(crate) async fn fusefile(suite: Suite) -> Result<()> {
     Ok(())
 }
 
+/// Files that cannot become an environment here: refused with the reason, before or at placement, and nothing stays.
+pub(crate) async fn impossible_fusefiles(suite: Suite) -> Result<()> {
+    let stack = suite.stack().await?;
+    let fuse = stack.fuse("impossible").await?;
+    let cases: [(&str, &[&str]); 7] = [
+        ("build: [a]\nsetup: [b]\n", &["set one of build/setup"]),
+        (
+            "copy: [{from: ., to: /fuse/x}]\nfiles: [{path: ../x, content: y}]\n",
+            &["/fuse/x", "reserved for the guest agent", "parent segment"],
+        ),
+        (
+            "copy: [{from: ./nowhere, to: x}]\n",
+            &["copy[0].from", "nowhere"],
+        ),
+        ("placement: {host: no-such-host}\n", &["no-such-host"]),
+        ("placement: {labels: {disk: nvme}}\n", &["no host"]),
+        ("resources: {cpus: 10000}\n", &["no host", "10000"]),
+        ("resources: {gpu: 1}\n", &["gpu"]),
+    ];
+    for (number, (text, says)) in cases.into_iter().enumerate() {
+        let file = format!("version: 1\nname: e2e-impossible\n{text}run: \"true\"\n");
+        let dir = project(stack, &format!("impossible-{number}"), &file)?;
+        let up = fuse.run_in(&dir, &["up"]).await?.expect(1)?;
+        for text in says {
+            up.says(text)?;
+        }
+    }
+    crate::failing::expect_nothing_of(stack, "fuse-e2e-impossible").await
+}
+
 /// Three programs can be called with the wrong token or under the wrong address; the message names the one at fault.
 pub(crate) async fn wrong_tokens_name_the_layer(suite: Suite) -> Result<()> {
     let stack = suite.stack().await?;

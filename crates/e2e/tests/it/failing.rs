@@ -58,6 +58,31 @@ pub(crate) async fn run_phase(suite: Suite) -> Result<()> {
     expect_nothing_of(stack, "fuse-e2e-failing").await
 }
 
+/// A server in the foreground: `validate` warns of it, the create ends at its bound and says what to do.
+pub(crate) async fn run_that_does_not_return(suite: Suite) -> Result<()> {
+    let stack = suite.stack().await?;
+    let fuse = stack.fuse("blocking").await?;
+    let dir = project(
+        stack,
+        "blocking",
+        "version: 1\nname: e2e-blocking\nresources: {cpus: 1, memory: 256MB}\nstartup_timeout: 2s\n\
+         build: [\"echo built\"]\nrun: sleep infinity\n",
+    )?;
+    let valid = fuse.run_in(&dir, &["validate"]).await?.ok()?;
+    valid.says("\"sleep infinity\" does not return")?;
+    let turn = boot_permit(1).await?;
+    let up = fuse.run_in(&dir, &["up"]).await?.expect(1)?;
+    drop(turn);
+    up.says("startup script did not complete in time")?;
+    // The step before it is told as done.
+    ensure!(
+        up.stdout.contains("  RUN    [1/1]   echo built"),
+        "{}",
+        up.stdout
+    );
+    expect_nothing_of(stack, "fuse-e2e-blocking").await
+}
+
 /// A base image that has no `/bin/sh`: one message that says so.
 pub(crate) async fn image_without_a_shell(suite: Suite) -> Result<()> {
     let stack = suite.stack().await?;

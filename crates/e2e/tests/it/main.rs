@@ -101,7 +101,15 @@ fn trials(suite: &Suite) -> Vec<Trial> {
             "host_failures::missing_pieces_are_named",
             host_failures::missing_pieces_are_named,
         ),
+        suite.trial(
+            "failing::run_that_does_not_return",
+            failing::run_that_does_not_return,
+        ),
         suite.trial("bad_input::fusefile", bad_input::fusefile),
+        suite.trial(
+            "bad_input::impossible_fusefiles",
+            bad_input::impossible_fusefiles,
+        ),
         suite.trial(
             "bad_input::wrong_tokens_name_the_layer",
             bad_input::wrong_tokens_name_the_layer,

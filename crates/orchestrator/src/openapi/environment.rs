@@ -75,6 +75,12 @@ pub(super) fn operations() -> Vec<Operation> {
                     "the host does not confirm; the environment stays `destroying` and is retried",
                 ),
         ),
+    ]
+}
+
+/// The event streams.
+pub(super) fn streams() -> Vec<Operation> {
+    vec![
         Operation::new(
             ("GET", "/v1/environments/{vmId}/events"),
             "watchEnvironment",

@@ -39,6 +39,7 @@ fn operations() -> Vec<Operation> {
         service::operations(),
         access::operations(),
         environment::operations(),
+        environment::streams(),
         record::operations(),
         host::operations(),
     ]

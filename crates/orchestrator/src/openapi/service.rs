@@ -26,7 +26,8 @@ pub(super) fn operations() -> Vec<Operation> {
             Call::new("Whether requests can be served")
                 .about(
                     "`checks` names each condition: `state_store` (the store answers), `fleet` \
-                     (recovery is over), `reconcile` (cycles complete). A value other than `ok` \
+                     (recovery is over), `reconcile` (cycles complete); `encryption_key` is there only \
+                     when something stored was sealed with another key. A value other than `ok` \
                      says what is wrong.",
                 )
                 .json::<Readiness>(

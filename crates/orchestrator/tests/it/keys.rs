@@ -167,6 +167,30 @@ async fn scopes_open_exec() {
     fuse.stop().await;
 }
 
+/// A key that cannot be looked up is not a wrong one.
+#[tokio::test]
+async fn a_store_that_is_away_is_not_a_bad_key() {
+    let (fuse, _dir) = durable().await;
+    let key = fuse.post_raw("/v1/api-keys", "").await.is(201)["key"].clone();
+    fuse.control.store().close().await;
+    let answer = with_token(&fuse, Method::GET, "/v1/environments", &key).await;
+    answer.is_error(
+        503,
+        "unavailable",
+        "API keys cannot be checked: the state store does not answer, try again in a moment",
+    );
+    // The master and the browsers need no store to be known.
+    assert_eq!(login(&fuse, MASTER).await.status, 204);
+    fuse.get("/v1/environments").await.is_error(
+        503,
+        "unavailable",
+        "the state store does not answer, try again in a moment",
+    );
+    fuse.get("/v1/nope")
+        .await
+        .is_error(404, "route_not_found", "no such route: GET /v1/nope");
+}
+
 #[tokio::test]
 async fn scoped_keys_reach_only_what_they_made() {
     let dir = TempDir::new().unwrap();

@@ -42,7 +42,7 @@ call() {
 field() { sed -n "s/.*\"$1\" *: *\"\\([^\"]*\\)\".*/\\1/p" | head -n 1; }
 is() { [ "$1" = "$2" ] || die "$3 is '$1' instead of '$2'"; }
 
-curl --silent --show-error --retry 20 --retry-delay 1 --retry-connrefused --max-time 10 --output /dev/null "$api/ready" ||
+curl --silent --retry 20 --retry-delay 1 --retry-connrefused --max-time 10 --output /dev/null "$api/ready" ||
   die "the orchestrator does not get ready: $(tail -n 3 "$work/orchestrator.log")"
 kill -0 "$orchestrator" 2>/dev/null || die "the orchestrator ended: $(tail -n 3 "$work/orchestrator.log")"
 for probe in /health /ready /metrics; do call GET "$probe" 200 >/dev/null; done

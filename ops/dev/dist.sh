@@ -9,10 +9,10 @@ export FUSE_VERSION=${version:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml 
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 # Where the tree lies and who builds it must not show in the programs.
-export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=/fuse --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+remap="--remap-path-prefix=$PWD=/fuse --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
 
-cargo build --release --locked
+RUSTFLAGS=$remap cargo build --release --locked
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp target/release/{orchestrator,fuse,fc-agent,fc-emulator} "$(ops/dev/fused.sh)" "$work/"
+cp target/release/{orchestrator,fuse,fc-agent,fc-emulator} "$(FUSED_RUSTFLAGS=$remap ops/dev/fused.sh)" "$work/"
 ops/dev/pack.sh "$work" dist

@@ -6,6 +6,6 @@ cd "$(dirname "$0")/../.."
 arch=$(uname -m)
 target=$arch-unknown-linux-gnu
 flags=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$target")_RUSTFLAGS
-env "$flags=-C target-feature=+crt-static" \
+env "$flags=-C target-feature=+crt-static ${FUSED_RUSTFLAGS:-}" \
   cargo build --locked --profile guest -p fuse-guest-agent --target "$target" --target-dir target/guest >&2
 printf '%s\n' "$PWD/target/guest/$target/guest/fused"

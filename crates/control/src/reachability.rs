@@ -15,6 +15,8 @@ pub struct AgentCheck {
     pub at: Timestamp,
     /// Why it failed; `None` when the agent answered.
     pub error: Option<String>,
+    /// Release of the agent as far as it is known; empty before it said so.
+    pub version: String,
 }
 
 #[derive(Debug, Default)]
@@ -23,13 +25,21 @@ pub(crate) struct Reachability {
 }
 
 impl Reachability {
-    /// Notes a contact. Answers whether the host's condition changed.
-    pub(crate) fn note(&self, host: &HostId, error: Option<String>) -> bool {
+    /// Notes a contact, which tells the agent's release or why it failed. Answers whether the host's condition changed.
+    pub(crate) fn note(&self, host: &HostId, contact: Result<String, String>) -> bool {
+        let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = checks.get(host).map(|last| last.version.clone());
+        let (version, error) = match contact {
+            Ok(version) if version.is_empty() => (before.unwrap_or_default(), None),
+            Ok(version) => (version, None),
+            // What an agent was before it went away is still worth knowing.
+            Err(error) => (before.unwrap_or_default(), Some(error)),
+        };
         let check = AgentCheck {
             at: fuse_model::now(),
             error,
+            version,
         };
-        let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = check.error.is_some();
         let before = checks.insert(host.clone(), check);
         before.is_none_or(|last| last.error.is_some() != failed)

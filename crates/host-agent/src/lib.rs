@@ -28,3 +28,9 @@ mod systemd;
 mod testing;
 pub mod tools;
 pub mod vmm;
+
+/// The release this build was stamped with.
+pub const VERSION: &str = match option_env!("FUSE_VERSION") {
+    Some(version) => version,
+    None => "dev",
+};

@@ -124,6 +124,7 @@ pub(crate) fn host(status: HostStatus) -> wire::Host {
             reachable: check.error.is_none(),
             checked_at: check.at,
             error: check.error.unwrap_or_default(),
+            version: check.version,
         }),
         warnings: Vec::new(),
     }

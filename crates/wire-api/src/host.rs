@@ -191,6 +191,9 @@ pub struct AgentStatus {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// Release of the agent; absent until it said so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
 }
 
 /// A registered host. Never carries the agent's token.

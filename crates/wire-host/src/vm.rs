@@ -130,6 +130,9 @@ pub struct CreateTimings {
 pub struct VmList {
     /// The VMs whose name starts with the prefix, sorted by id.
     pub vms: Vec<VmView>,
+    /// Release of the agent; agents that do not say are older than this field.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
 }
 
 #[cfg(test)]

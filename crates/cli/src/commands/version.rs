@@ -2,16 +2,18 @@
 
 use clap::Args;
 use fuse_client::Identity;
+use fuse_wire_api::PageQuery;
 use serde::Serialize;
 
 use crate::VERSION;
 use crate::app::App;
 use crate::error::Error;
+use crate::render::or_dash;
 
 /// `version`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  fuse version\n  fuse version --client\n\n\
-    Warns when client and orchestrator are of different releases.")]
+    Warns when client, orchestrator and host agents are of different releases.")]
 pub(crate) struct VersionArgs {
     /// Ask nobody, show this program's own.
     #[arg(long)]
@@ -24,6 +26,7 @@ struct Versions {
     client: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<Server>,
+    hosts: Vec<HostVersion>,
     warnings: Vec<String>,
 }
 
@@ -33,30 +36,30 @@ struct Server {
     version: String,
 }
 
+/// A host, and what its agent said last.
+#[derive(Debug, Serialize)]
+struct HostVersion {
+    id: String,
+    /// Empty before the agent was heard.
+    version: String,
+}
+
 /// Asks the orchestrator of the context, if there is one.
 pub(crate) async fn run(app: &App, args: VersionArgs) -> Result<(), Error> {
-    let connected = !args.client && app.context().is_ok();
-    let server = if connected {
-        Some(ask(app).await?)
-    } else {
-        None
-    };
-    let skew = server
-        .as_ref()
-        .and_then(|server| skew(VERSION, &server.version));
-    let versions = Versions {
+    let mut versions = Versions {
         client: VERSION,
-        server,
-        warnings: skew.into_iter().collect(),
+        server: None,
+        hosts: Vec::new(),
+        warnings: Vec::new(),
     };
+    if !args.client && app.context().is_ok() {
+        ask(app, &mut versions).await?;
+    }
     if app.io.is_json() {
         return Ok(app.io.json(&versions)?);
     }
-    app.io.data(&format!("client  {}\n", versions.client))?;
-    if let Some(server) = &versions.server {
-        app.io
-            .data(&format!("server  {}  ({})\n", server.version, server.url))?;
-    } else if !args.client {
+    app.io.data(&versions.render())?;
+    if versions.server.is_none() && !args.client {
         app.io
             .faint("no orchestrator is connected: fuse connect <url> --token <token>");
     }
@@ -66,11 +69,72 @@ pub(crate) async fn run(app: &App, args: VersionArgs) -> Result<(), Error> {
     Ok(())
 }
 
-async fn ask(app: &App) -> Result<Server, Error> {
+async fn ask(app: &App, versions: &mut Versions) -> Result<(), Error> {
     let client = app.client()?;
-    let url = client.base_url().to_string();
     let version = client.version().await?.version;
-    Ok(Server { url, version })
+    versions.warnings.extend(skew(VERSION, &version));
+    let mut page = PageQuery::default();
+    loop {
+        // Who may not see the hosts still learns about the rest.
+        let list = match client.hosts(&page).await {
+            Ok(list) => list,
+            Err(error) => {
+                let reason = crate::render::api::message(&error);
+                versions
+                    .warnings
+                    .push(format!("hosts are not shown: {reason}"));
+                break;
+            }
+        };
+        for host in list.hosts {
+            let agent = host.agent.map(|agent| agent.version).unwrap_or_default();
+            versions
+                .warnings
+                .extend(host_skew(&host.id, &agent, &version));
+            versions.hosts.push(HostVersion {
+                id: host.id,
+                version: agent,
+            });
+        }
+        page.cursor = list.next_cursor;
+        if page.cursor.is_none() {
+            break;
+        }
+    }
+    versions.server = Some(Server {
+        url: client.base_url().to_string(),
+        version,
+    });
+    Ok(())
+}
+
+impl Versions {
+    fn render(&self) -> String {
+        let mut text = format!("client  {}\n", self.client);
+        if let Some(server) = &self.server {
+            text.push_str(&format!("server  {}  ({})\n", server.version, server.url));
+        }
+        for host in &self.hosts {
+            text.push_str(&format!(
+                "host    {}  ({})\n",
+                or_dash(&host.version),
+                host.id
+            ));
+        }
+        text
+    }
+}
+
+/// The same for a host's agent and the orchestrator, which has to speak to it.
+pub(crate) fn host_skew(host: &str, agent: &str, server: &str) -> Option<String> {
+    let (theirs, ours) = (release(agent)?, release(server)?);
+    (theirs != ours).then(|| {
+        format!(
+            "host {host} runs agent {agent} and the orchestrator is {server}; update it: \
+             sudo host-agent/firecracker/fc-update.sh --to v{}   # on that host",
+            server.trim_start_matches('v')
+        )
+    })
 }
 
 /// What to say about two programs that should be of one release; unstamped builds are left alone.
@@ -130,6 +194,10 @@ mod tests {
             text.ends_with("VERSION=v1.3.0 ops/install-fuse.sh"),
             "{text}"
         );
+        assert_eq!(host_skew("a", "", "1.2.0"), None);
+        assert_eq!(host_skew("a", "1.2.9", "1.2.0"), None);
+        let text = host_skew("a", "1.1.0", "v1.2.0").unwrap();
+        assert!(text.contains("fc-update.sh --to v1.2.0"), "{text}");
         let text = skew("2.0.0", "1.9.9").unwrap();
         assert!(text.contains("the orchestrator is older"), "{text}");
         assert!(

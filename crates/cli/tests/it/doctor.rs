@@ -255,22 +255,33 @@ fn an_agent_that_runs_with_another_token_is_told_apart() {
 
 #[test]
 fn versions_of_both_sides() {
-    let server = fleet(&[], READY);
+    let said = host("a", |host| host["agent"]["version"] = "1.2.3".into());
+    let server = fleet(&[said, host("b", |_| ())], READY);
     let user = User::connected(&server.url(), "good");
     let run = user.run(&["version"]).ok();
+    let url = server.url();
     assert_eq!(
         run.stdout,
-        format!("client  dev\nserver  dev  ({})\n", server.url())
+        format!("client  dev\nserver  dev  ({url})\nhost    1.2.3  (a)\nhost    -  (b)\n")
     );
     assert_eq!(run.stderr, "");
     let run = user.run(&["version", "-o", "json"]).ok();
     assert_eq!(
         run.json(),
-        value!({"client": "dev", "server": {"url": server.url(), "version": "dev"}, "warnings": []})
+        value!({"client": "dev", "server": {"url": url, "version": "dev"}, "warnings": [],
+            "hosts": [{"id": "a", "version": "1.2.3"}, {"id": "b", "version": ""}]})
     );
     assert_eq!(
         user.run(&["version", "--client"]).ok().stdout,
         "client  dev\n"
+    );
+    let closed = User::connected(&server.url(), "other")
+        .run(&["version"])
+        .ok();
+    assert!(
+        closed.stderr.contains("hosts are not shown: "),
+        "{}",
+        closed.stderr
     );
     let alone = User::new().run(&["version"]).ok();
     assert_eq!(alone.stdout, "client  dev\n");

@@ -125,7 +125,8 @@ impl Control {
         {
             Registered::Stored(host) => {
                 self.inner.providers.forget(&id);
-                self.inner.reachability.note(&id, reachable);
+                let contact = reachable.map_or_else(|| Ok(String::new()), Err);
+                self.inner.reachability.note(&id, contact);
                 self.check_keys_again().await;
                 tracing::info!(host_id = %id, url = %url, "host registered");
                 Ok(Registration {

@@ -7,7 +7,7 @@ use fuse_wire_host::{
     UploadRequest, VmState, VmView, start_agent,
 };
 
-use super::{FoundVm, NewVm, Provider, ProviderError};
+use super::{FoundVm, Inventory, NewVm, Provider, ProviderError};
 
 /// VMs of one host.
 #[derive(Debug, Clone)]
@@ -126,9 +126,12 @@ impl Provider for AgentProvider {
         }
     }
 
-    async fn list(&self, prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError> {
-        let vms = self.client.list(prefix).await?;
-        Ok(Some(vms.into_iter().map(found).collect()))
+    async fn list(&self, prefix: &str) -> Result<Option<Inventory>, ProviderError> {
+        let list = self.client.list(prefix).await?;
+        Ok(Some(Inventory {
+            vms: list.vms.into_iter().map(found).collect(),
+            version: list.version,
+        }))
     }
 
     async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError> {

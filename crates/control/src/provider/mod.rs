@@ -112,10 +112,19 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
 
     /// Every VM whose name starts with `prefix`; `None` from a provider that keeps no
     /// inventory, so that absence proves nothing.
-    async fn list(&self, prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError>;
+    async fn list(&self, prefix: &str) -> Result<Option<Inventory>, ProviderError>;
 
     /// Removes a VM; one that does not exist counts as removed.
     async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError>;
+}
+
+/// What a host says of itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Inventory {
+    /// Its VMs.
+    pub(crate) vms: Vec<FoundVm>,
+    /// Release of its agent; empty when it does not say.
+    pub(crate) version: String,
 }
 
 /// One call with many files.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId};
 use fuse_wire_host::{ExecRequest, ExecResponse, StartAgentRequest, UploadRequest};
 
-use super::{FoundVm, NewVm, Provider, ProviderError};
+use super::{FoundVm, Inventory, NewVm, Provider, ProviderError};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,7 +56,7 @@ impl Provider for StubProvider {
         Ok(Some(found(vm)))
     }
 
-    async fn list(&self, _prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError> {
+    async fn list(&self, _prefix: &str) -> Result<Option<Inventory>, ProviderError> {
         Ok(None)
     }
 

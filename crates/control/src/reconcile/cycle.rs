@@ -13,7 +13,7 @@ use super::State;
 use crate::{
     Control,
     error::chain,
-    provider::{Place, Provider, ProviderError},
+    provider::{Place, Provider},
 };
 
 /// Environments read at a time.
@@ -177,7 +177,7 @@ impl Control {
             Err(e) => {
                 let key = host.map_or_else(|| "default".to_owned(), |id| format!("host:{id}"));
                 if let Some(host) = host {
-                    self.note_contact(host, Some(chain(&e))).await;
+                    self.note_contact(host, Err(chain(&e))).await;
                 }
                 listings.insert(key.clone(), Listing::Unknown);
                 key
@@ -198,13 +198,19 @@ impl Control {
         let mut answers = stream::iter(questions).buffer_unordered(ASK_PARALLEL);
         let mut listings = BTreeMap::new();
         while let Some((key, answer)) = answers.next().await {
-            let error = answer.as_ref().err().map(ProviderError::chain);
+            let contact = match &answer {
+                Ok(Some(inventory)) => Ok(inventory.version.clone()),
+                Ok(None) => Ok(String::new()),
+                Err(e) => Err(e.chain()),
+            };
             for host in sites.get(&key).into_iter().flat_map(|site| &site.hosts) {
-                self.note_contact(host, error.clone()).await;
+                self.note_contact(host, contact.clone()).await;
             }
             let listing = match answer {
-                Ok(Some(vms)) => Listing::Vms(
-                    vms.into_iter()
+                Ok(Some(inventory)) => Listing::Vms(
+                    inventory
+                        .vms
+                        .into_iter()
                         .map(|vm| Listed {
                             id: vm.id,
                             owner: vm.owner,
@@ -221,14 +227,16 @@ impl Control {
         listings
     }
 
-    /// Notes whether a host's agent answers, and tells when that changed.
-    async fn note_contact(&self, host: &HostId, error: Option<String>) {
+    /// Notes whether a host's agent answers and of which release it is, or why it does not, and tells when that
+    /// changed.
+    async fn note_contact(&self, host: &HostId, contact: Result<String, String>) {
+        let error = contact.as_ref().err().cloned();
         if error.is_some() {
             let errors = &self.inner.metrics.list_errors;
             errors.with_label_values(&[host.as_str()]).inc();
         }
         let known = self.inner.reachability.get(host).is_some();
-        let changed = self.inner.reachability.note(host, error.clone());
+        let changed = self.inner.reachability.note(host, contact);
         if !changed {
             return;
         }

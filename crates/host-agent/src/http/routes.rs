@@ -49,6 +49,7 @@ pub(super) async fn create(
 pub(super) async fn list(State(app): State<App>, Query(query): Query<ListQuery>) -> Json<VmList> {
     Json(VmList {
         vms: app.registry.list(&query.prefix),
+        version: crate::VERSION.to_owned(),
     })
 }
 

@@ -118,10 +118,12 @@ async fn a_host_that_does_not_answer_loses_nothing() {
     let record = fuse.get("/v1/environments/fuse-a").await.is(200);
     assert_eq!(record["state"], "running");
     agent.start_again().await.unwrap();
-    fuse.until("/v1/hosts/h", |answer| {
-        answer.json["agent"]["reachable"] == true
-    })
-    .await;
+    let host = fuse
+        .until("/v1/hosts/h", |answer| {
+            answer.json["agent"]["reachable"] == true
+        })
+        .await;
+    assert_eq!(host.json["agent"]["version"], "9.8.7", "as it said");
     assert_eq!(
         fuse.get("/v1/environments/fuse-a").await.is(200)["state"],
         "running"

@@ -122,7 +122,8 @@ async fn list(Shared(state): Agent, Query(query): Query<Prefix>) -> Answer {
         .filter(|(id, _)| id.starts_with(&query.prefix))
         .map(|(id, vm)| view(id, vm))
         .collect();
-    Ok(Json(VmList { vms }).into_response())
+    let version = "9.8.7".to_owned();
+    Ok(Json(VmList { vms, version }).into_response())
 }
 
 /// Runs `work` on a VM, or answers 404.

@@ -112,13 +112,13 @@ impl HostClient {
     ///
     /// # Errors
     /// See [`HostError`].
-    pub async fn list(&self, prefix: &str) -> Result<Vec<VmView>, HostError> {
+    pub async fn list(&self, prefix: &str) -> Result<VmList, HostError> {
         let path = ["v1", "vm"];
         let mut plan = Plan::new(Call::List, Method::GET, &path, limits::READ_LIMIT);
         if !prefix.is_empty() {
             plan.query = Some(("prefix", prefix));
         }
-        Ok(self.get_json::<VmList>(plan).await?.vms)
+        self.get_json(plan).await
     }
 
     /// `GET /v1/vm/{id}`.

@@ -89,7 +89,7 @@ async fn create_sends_the_contract() {
 #[tokio::test]
 async fn list_encodes_the_prefix() {
     let (client, server) = play(answer("200 OK", "", r#"{"vms":[]}"#)).await;
-    assert!(client.list("a&b").await.unwrap().is_empty());
+    assert!(client.list("a&b").await.unwrap().vms.is_empty());
     assert!(
         server
             .await

@@ -72,7 +72,7 @@ pub(super) async fn look(app: &App) -> Vec<Finding> {
     findings.extend(clock(&identity, Timestamp::now()));
     findings.push(versions(&identity));
     findings.extend(parts(&client).await);
-    findings.extend(hosts(&client, &reconnect).await);
+    findings.extend(hosts(&client, &reconnect, version::of(&identity)).await);
     findings
 }
 
@@ -173,7 +173,7 @@ async fn parts(client: &Client) -> Vec<Finding> {
     readiness.checks.into_iter().map(part).collect()
 }
 
-async fn hosts(client: &Client, reconnect: &str) -> Vec<Finding> {
+async fn hosts(client: &Client, reconnect: &str, server: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (mut seen, mut slots, mut free) = (0_usize, 0_i64, 0_i64);
     let mut page = PageQuery {
@@ -208,7 +208,7 @@ async fn hosts(client: &Client, reconnect: &str) -> Vec<Finding> {
                 slots += i64::from(host.capacity.vm_count);
                 free += i64::from(host.capacity.vm_count - host.allocated.vm_count);
             }
-            findings.push(one(host));
+            findings.push(one(host, server));
         }
         page.cursor = list.next_cursor;
         if page.cursor.is_none() {
@@ -231,7 +231,7 @@ async fn hosts(client: &Client, reconnect: &str) -> Vec<Finding> {
     findings
 }
 
-fn one(host: &Host) -> Finding {
+fn one(host: &Host, server: &str) -> Finding {
     let check = format!("host {}", host.id);
     match &host.agent {
         Some(agent) if !agent.reachable => {
@@ -262,7 +262,15 @@ fn one(host: &Host) -> Finding {
             format!("{}: nothing new is placed there", host.state),
             format!("fuse host uncordon {}", host.id),
         ),
-        Some(_) => Finding::ok(check, "its agent answers"),
+        Some(agent) => match version::host_skew(&host.id, &agent.version, server) {
+            Some(text) => {
+                let (what, fix) = text
+                    .split_once("; update it: ")
+                    .unwrap_or((&text, "fuse version"));
+                Finding::warning(check, what, fix)
+            }
+            None => Finding::ok(check, "its agent answers"),
+        },
         None => Finding::ok(check, "registered; its agent was not asked yet"),
     }
 }

@@ -36,7 +36,7 @@ impl Control {
         let report = self.inner.store.key_report().await?;
         for host in &report.hosts {
             let error = chain(&LookupError::Undecryptable(host.clone()));
-            self.inner.reachability.note(host, Some(error));
+            self.inner.reachability.note(host, Err(error));
         }
         let found = trouble(&report, self.inner.store.vault().has_key());
         let mut known = self.lock();

@@ -7,7 +7,8 @@ use serde_json::{Value, json as value};
 use crate::fake::{Fake, Seen, error, json};
 use crate::fuse::{Run, User};
 
-const READY: &str = r#"{"status":"ready","checks":{"state_store":"ok","fleet":"ok"}}"#;
+const READY: &str =
+    r#"{"status":"ready","checks":{"state_store":"ok","fleet":"ok","reconcile":"ok"}}"#;
 
 fn host(id: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut host = value!({
@@ -79,8 +80,7 @@ fn a_sound_fleet_has_nothing_to_mend() {
 
 #[test]
 fn whatever_is_wrong_ends_with_the_command_that_mends_it() {
-    let down =
-        r#"{"status":"not_ready","checks":{"state_store":"connection refused","fleet":"ok"}}"#;
+    let down = r#"{"status":"not_ready","checks":{"state_store":"connection refused","fleet":"ok","reconcile":"no cycle completed for 99s","encryption_key":"it opens nothing"}}"#;
     let away = host("away", |host| {
         host["agent"]["reachable"] = false.into();
         host["agent"]["error"] = "connection refused".into();
@@ -96,6 +96,8 @@ fn whatever_is_wrong_ends_with_the_command_that_mends_it() {
     let findings = findings(&run);
     for (check, status, fix) in [
         ("database", "failed", "systemctl restart postgresql"),
+        ("reconcile", "failed", "systemctl restart orchestrator"),
+        ("encryption key", "failed", "TOKEN_ENCRYPTION_KEY_PREVIOUS"),
         ("host away", "failed", "systemctl restart fc-agent"),
         (
             "host other",

@@ -155,9 +155,13 @@ async fn parts(client: &Client) -> Vec<Finding> {
                 "database",
                 "sudo systemctl restart postgresql   # on the database's host",
             ),
-            "fleet" => (
+            "reconcile" => (
                 "reconcile",
                 "sudo systemctl restart orchestrator   # on its host",
+            ),
+            "encryption_key" => (
+                "encryption key",
+                "sudoedit /etc/default/orchestrator   # put the key back as TOKEN_ENCRYPTION_KEY_PREVIOUS, restart",
             ),
             other => (
                 other,

@@ -63,6 +63,7 @@ async fn live(boot: Boot) {
     let control = Control {
         executor: executor(&reaper, cgroups.clone(), &tasks),
         surface: Supervisor::start_task(Arc::clone(&reaper), cgroups.clone(), &tasks),
+        freezer: Arc::default(),
         bodies: Arc::new(Semaphore::new(kib(cgroup::reserve_bytes() / 2))),
         identity,
         power,

@@ -7,6 +7,7 @@
 //! * [`http`]: the host contract on axum, thin;
 //! * [`registry`]: one task per VM owns it and takes its operations in order;
 //! * [`disk`], [`net`], [`vmm`], [`guest`]: what a VM is made of;
+//! * [`snapshot`]: the snapshots of this host;
 //! * [`serve`], [`probe`]: the subcommands;
 //! * [`report`], [`file_error`]: how errors read.
 
@@ -22,6 +23,7 @@ pub mod probe;
 pub mod registry;
 pub mod report;
 pub mod serve;
+pub mod snapshot;
 mod sys;
 mod systemd;
 #[cfg(test)]

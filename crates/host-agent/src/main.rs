@@ -155,5 +155,6 @@ fn driver(config: &Config) -> anyhow::Result<Arc<Firecracker>> {
     Ok(Arc::new(Firecracker::new(
         config.paths.vmm.clone(),
         config.paths.sockets.clone(),
+        config.vms.memory_limit,
     )))
 }

@@ -121,6 +121,7 @@ async fn in_dir(
         overlay,
         nic: None,
         log: dir.join("vmm.log"),
+        huge_pages: false,
         sockets: vmm.sockets(vm_id, dir),
     };
     let result = boot(vmm, &spec, limit).await;

@@ -20,6 +20,8 @@ pub mod path {
     pub const FILES: &str = "/v1/files";
     /// `PUT ?path=&mode=` with a raw body → [`UploadResponse`](super::UploadResponse).
     pub const FILE: &str = "/v1/file";
+    /// `GET` with an upgrade to `fuse-attach/1`; the query says what to run.
+    pub const ATTACH: &str = "/v1/attach";
     /// `POST` [`ClockRequest`](super::ClockRequest) → [`ClockResponse`](super::ClockResponse).
     pub const CLOCK: &str = "/v1/clock";
     /// `POST` [`SurfaceRequest`](super::SurfaceRequest) → [`SurfaceStatus`](super::SurfaceStatus).

@@ -15,6 +15,7 @@
 pub mod boot;
 pub mod control;
 pub mod mux;
+pub mod snapshot;
 pub mod vsock;
 
 mod blob;

@@ -34,7 +34,7 @@ pub enum SnapshotKind {
 pub struct Snapshot {
     /// Its id on the host.
     pub snapshot_id: String,
-    /// SHA-256 of the disk, in lower-case hex; proves a transfer, identifies nothing.
+    /// SHA-256 of the disk's sparse form, in lower-case hex; proves a transfer, identifies nothing.
     #[serde(default)]
     pub digest: String,
     /// What it holds.

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::clock::ClockError;
 use crate::exec::ExecError;
 use crate::files::FileError;
+use crate::freeze::FreezeError;
 use crate::surface::supervise::SurfaceError;
 
 /// Why a request has no result.
@@ -28,6 +29,12 @@ pub(super) enum ApiError {
     /// The query does not name a file.
     #[error("the query must hold path=, and may hold mode=")]
     Query,
+    /// The connection is not to be handed over as it should.
+    #[error("the route is for an upgrade to {}", fuse_wire_attach::PROTOCOL)]
+    NoUpgrade,
+    /// The query does not describe a command.
+    #[error(transparent)]
+    Attach(#[from] fuse_wire_attach::RequestError),
     /// The route takes another method.
     #[error("the route does not take this method")]
     Method,
@@ -52,6 +59,12 @@ pub(super) enum ApiError {
     /// See [`ClockError`].
     #[error(transparent)]
     Clock(#[from] ClockError),
+    /// See [`FreezeError`].
+    #[error(transparent)]
+    Freeze(#[from] FreezeError),
+    /// The seed is not one, or the kernel does not take it.
+    #[error("the seed is not taken")]
+    Seed(#[source] std::io::Error),
     /// See [`SurfaceError`].
     #[error(transparent)]
     Surface(#[from] SurfaceError),
@@ -63,16 +76,21 @@ impl ApiError {
             Self::Body(_)
             | Self::CutShort
             | Self::Query
+            | Self::NoUpgrade
+            | Self::Attach(_)
             | Self::Exec(ExecError::Invalid(_))
             | Self::File(FileError::Path { .. } | FileError::Mode(_))
             | Self::Clock(ClockError::Invalid(_))
             | Self::Surface(SurfaceError::Invalid(_)) => StatusCode::BAD_REQUEST,
+            Self::Freeze(FreezeError::Frozen) => StatusCode::CONFLICT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Unusable(_)
             | Self::GoingDown
-            | Self::Exec(ExecError::Busy | ExecError::Start(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            | Self::Exec(ExecError::Busy | ExecError::BusyAttached | ExecError::Start(_)) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::File(FileError::NoSpace(_)) => StatusCode::INSUFFICIENT_STORAGE,
             Self::File(FileError::Obstacle { .. })
             | Self::Surface(
@@ -80,9 +98,10 @@ impl ApiError {
                 | SurfaceError::Died { .. }
                 | SurfaceError::Silent { .. },
             ) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Clock(ClockError::Refused(_)) | Self::Internal(_) => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Self::Clock(ClockError::Refused(_))
+            | Self::Freeze(FreezeError::Hidden | FreezeError::Refused(..))
+            | Self::Seed(_)
+            | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 }

@@ -1,18 +1,20 @@
 //! The control API: what the host asks of its guest.
 //!
 //! ```text
-//! transport (vsock | serial + mux) -> HTTP/1.1 -> routes -> exec, files, clock, surface, power
+//! transport (vsock | serial + mux) -> HTTP/1.1 -> routes -> exec, files, clock, surface, snapshot, power
 //! ```
 //!
 //! Only the host reaches it, so there is no authentication. It must answer
 //! whatever users do to the guest: nothing here waits for a disk, a terminal or
 //! a user's process, except in the call that asks for it.
 
+mod attach;
 mod body;
 mod error;
 mod ready;
 mod routes;
 mod serial;
+mod snapshot;
 mod transport;
 
 #[cfg(test)]
@@ -29,6 +31,7 @@ use rustix::time::ClockId;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::exec::Executor;
+use crate::freeze::Freezer;
 use crate::surface::supervise::Supervisor;
 
 /// What is known about this guest and never changes while it runs.
@@ -46,6 +49,7 @@ pub(crate) struct Control {
     pub(crate) identity: Identity,
     pub(crate) executor: Executor,
     pub(crate) surface: Supervisor,
+    pub(crate) freezer: Arc<Freezer>,
     /// Memory for request bodies, in KiB.
     pub(crate) bodies: Arc<Semaphore>,
     /// Tells PID 1 to go down.

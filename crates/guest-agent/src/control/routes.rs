@@ -16,9 +16,9 @@ use fuse_wire_guest::control::{
 use futures_util::TryStreamExt as _;
 use serde::Deserialize;
 
-use super::Control;
 use super::body::JsonBody;
 use super::error::ApiError;
+use super::{Control, attach, snapshot};
 use crate::clock;
 use crate::files::{self, Target};
 
@@ -35,13 +35,15 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route(path::CLOCK, post(set_clock))
         .route(path::SURFACE, post(start_surface))
         .route(path::POWER, post(power))
+        .route(path::ATTACH, get(attach::attach))
+        .merge(snapshot::routes())
         .fallback(async || ApiError::NotFound)
         .method_not_allowed_fallback(async || ApiError::Method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(control)
 }
 
-type Shared = State<Arc<Control>>;
+pub(super) type Shared = State<Arc<Control>>;
 
 async fn status(State(control): Shared) -> Json<Status> {
     Json(control.identity.status(control.surface.status()))
@@ -144,7 +146,7 @@ async fn power(
 
 impl Control {
     /// Refuses what needs a root file system when there is none.
-    fn usable(&self) -> Result<(), ApiError> {
+    pub(super) fn usable(&self) -> Result<(), ApiError> {
         match &self.identity.error {
             None => Ok(()),
             Some(error) => Err(ApiError::Unusable(error.clone())),
@@ -153,7 +155,7 @@ impl Control {
 }
 
 /// Runs file system work off the runtime's threads.
-async fn blocking<T, F>(work: F) -> Result<T, ApiError>
+pub(super) async fn blocking<T, F>(work: F) -> Result<T, ApiError>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T, ApiError> + Send + 'static,

@@ -24,6 +24,7 @@ fn control(error: Option<&str>) -> Arc<Control> {
         },
         executor: Executor::new(Arc::clone(&reaper), None, 1024, tasks.clone()),
         surface: Supervisor::start_task(reaper, None, &tasks),
+        freezer: Arc::default(),
         bodies: Arc::new(Semaphore::new(64 * 1024)),
         power,
     })

@@ -165,6 +165,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades()
         .await;
     if let Err(error) = served {
         tracing::debug!(%error, "control connection ended early");

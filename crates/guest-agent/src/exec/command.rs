@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
+use super::terminal::Side;
 use super::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, ExecError};
 use crate::cgroup::{Cgroups, Group};
 use crate::reaper::{Exit, Reaper};
@@ -34,6 +35,15 @@ const BASE_ENV: [(&str, &str); 6] = [
 ];
 
 const HOME: &str = "/root";
+
+/// Where a command's standard streams lead.
+#[derive(Debug)]
+pub(super) enum Streams {
+    /// To pipes of their own; input to one if there is any.
+    Pipes { stdin: bool },
+    /// To a terminal, all of them.
+    Terminal(Side),
+}
 
 /// What came of an attempt to start.
 #[derive(Debug)]
@@ -121,6 +131,7 @@ pub(super) fn check(request: &ExecRequest) -> Result<(), ExecError> {
 /// Starts the command of a checked request. Blocks.
 pub(super) fn launch(
     request: &ExecRequest,
+    streams: &Streams,
     reaper: &Reaper,
     cgroups: Option<Arc<Cgroups>>,
 ) -> Result<Launched, ExecError> {
@@ -130,7 +141,8 @@ pub(super) fn launch(
         .map(|cgroups| cgroups.command())
         .transpose()
         .map_err(ExecError::Start)?;
-    let (program, streams) = prepare(request, cwd, group.as_ref()).map_err(ExecError::Start)?;
+    let (program, ends) =
+        prepare(request, streams, cwd, group.as_ref()).map_err(ExecError::Start)?;
     let (pid, exit) = match reaper.start_program(&program) {
         Ok(started) => started,
         Err(error) => {
@@ -150,14 +162,14 @@ pub(super) fn launch(
         group,
         cgroups,
     };
-    let reader = |fd| {
-        pipe::Receiver::from_owned_fd(fd)
-            .map(Some)
+    let reader = |fd: Option<OwnedFd>| {
+        fd.map(pipe::Receiver::from_owned_fd)
+            .transpose()
             .map_err(ExecError::Start)
     };
-    running.stdout = reader(streams.stdout)?;
-    running.stderr = reader(streams.stderr)?;
-    running.stdin = streams
+    running.stdout = reader(ends.stdout)?;
+    running.stderr = reader(ends.stderr)?;
+    running.stdin = ends
         .stdin
         .map(pipe::Sender::from_owned_fd)
         .transpose()
@@ -166,20 +178,24 @@ pub(super) fn launch(
 }
 
 /// The agent's ends of a command's streams.
-#[derive(Debug)]
-struct Streams {
+#[derive(Debug, Default)]
+struct Ends {
     stdin: Option<OwnedFd>,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
 }
 
-fn prepare(
-    request: &ExecRequest,
-    cwd: &Path,
-    group: Option<&Group>,
-) -> io::Result<(Program, Streams)> {
+/// The command's ends of its streams, and the agent's.
+fn connect(streams: &Streams) -> io::Result<([OwnedFd; 3], Ends)> {
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
-    let (stdin, feed) = if request.stdin_b64.is_some() {
+    let stdin = match streams {
+        Streams::Terminal(side) => {
+            let stdio = [side.descriptor()?, side.descriptor()?, side.descriptor()?];
+            return Ok((stdio, Ends::default()));
+        }
+        Streams::Pipes { stdin } => *stdin,
+    };
+    let (stdin, feed) = if stdin {
         let (reader, writer) = pipe()?;
         (reader, Some(writer))
     } else {
@@ -187,6 +203,21 @@ fn prepare(
     };
     let (stdout, to_stdout) = pipe()?;
     let (stderr, to_stderr) = pipe()?;
+    let ends = Ends {
+        stdin: feed,
+        stdout: Some(stdout),
+        stderr: Some(stderr),
+    };
+    Ok(([stdin, to_stdout, to_stderr], ends))
+}
+
+fn prepare(
+    request: &ExecRequest,
+    streams: &Streams,
+    cwd: &Path,
+    group: Option<&Group>,
+) -> io::Result<(Program, Ends)> {
+    let (stdio, ends) = connect(streams)?;
     let cgroup = group.map(Group::procs).transpose()?;
     // PID 1 is protected when memory runs out; what it starts must not be.
     let oom_score_adj = cgroup.is_some().then_some("0");
@@ -200,18 +231,14 @@ fn prepare(
         args: strings(request.cmd.iter().cloned())?,
         env: strings(env.iter().map(|(name, value)| format!("{name}={value}")))?,
         cwd: CString::new(cwd.as_os_str().as_bytes())?,
-        stdio: [stdin, to_stdout, to_stderr],
+        stdio,
         setup: ChildSetup {
             cgroup,
             oom_score_adj,
+            terminal: matches!(streams, Streams::Terminal(_)),
         },
     };
-    let streams = Streams {
-        stdin: feed,
-        stdout,
-        stderr,
-    };
-    Ok((program, streams))
+    Ok((program, ends))
 }
 
 /// Where a program of this name may be.

@@ -4,8 +4,10 @@
 //! caller goes away, and only then: what it leaves in the background when it
 //! ends by itself goes on running.
 
+mod attached;
 mod capture;
 mod command;
+mod terminal;
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +23,7 @@ use fuse_wire_guest::control::{
 use thiserror::Error;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,10 +31,13 @@ use tokio_util::task::TaskTracker;
 use crate::cgroup::Cgroups;
 use crate::reaper::{Exit, Reaper};
 use capture::{Budget, Captured, capture};
-use command::{Launched, Running};
+use command::{Launched, Running, Streams};
 
 /// Commands that run at a time.
 const MAX_RUNNING: usize = 128;
+
+/// Commands with a connection of their own at a time; each may hold a few MiB of input.
+const MAX_ATTACHED: usize = 16;
 
 /// A process that was killed may be stuck in the kernel; its caller is not.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
@@ -43,6 +48,9 @@ pub(crate) enum ExecError {
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// Too many commands are attached already.
+    #[error("{MAX_ATTACHED} commands are attached already; end one of them")]
+    BusyAttached,
     /// Too many commands run already.
     #[error("{MAX_RUNNING} commands are running already; wait for one to end")]
     Busy,
@@ -57,6 +65,7 @@ pub(crate) struct Executor {
     reaper: Arc<Reaper>,
     cgroups: Option<Arc<Cgroups>>,
     running: Semaphore,
+    attached: Arc<Semaphore>,
     budget: Arc<Budget>,
     background: TaskTracker,
 }
@@ -74,6 +83,7 @@ impl Executor {
             reaper,
             cgroups,
             running: Semaphore::new(MAX_RUNNING),
+            attached: Arc::new(Semaphore::new(MAX_ATTACHED)),
             budget: Arc::new(Budget::new(memory)),
             background,
         }
@@ -94,7 +104,10 @@ impl Executor {
         command::check(&request)?;
         let _slot = self.running.try_acquire().map_err(|_| ExecError::Busy)?;
         let stdin = request.stdin_b64.clone();
-        let launched = self.launch(request).await?;
+        let streams = Streams::Pipes {
+            stdin: stdin.is_some(),
+        };
+        let launched = self.launch(request, streams).await?;
         let mut running = match launched {
             Launched::Running(running) => running,
             Launched::Refused { exit_code, reason } => {
@@ -119,14 +132,26 @@ impl Executor {
     }
 
     /// Starts the process off the runtime's threads: under memory pressure it may take long.
-    async fn launch(&self, request: ExecRequest) -> Result<Launched, ExecError> {
+    async fn launch(&self, request: ExecRequest, streams: Streams) -> Result<Launched, ExecError> {
         let reaper = Arc::clone(&self.reaper);
         let cgroups = self.cgroups.clone();
-        let launch = move || command::launch(&request, &reaper, cgroups);
+        let launch = move || command::launch(&request, &streams, &reaper, cgroups);
         match tokio::task::spawn_blocking(launch).await {
             Ok(launched) => launched,
             Err(error) => Err(ExecError::Start(std::io::Error::other(error))),
         }
+    }
+
+    fn attach_slot(&self) -> Result<OwnedSemaphorePermit, ExecError> {
+        let slots = Arc::clone(&self.attached);
+        slots
+            .try_acquire_owned()
+            .map_err(|_| ExecError::BusyAttached)
+    }
+
+    /// Runs `work` beside whatever asked for it.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(work);
     }
 
     /// Goes on reading what a background process writes to a pipe it inherited,
@@ -164,14 +189,19 @@ impl Running {
     }
 }
 
-fn respond(outcome: Outcome, stdout: Captured, stderr: Captured, started: Instant) -> ExecResponse {
-    let (exit_code, signal) = match outcome.exit {
+/// The exit code, and the signal if one ended the command.
+fn exit_code_of(outcome: Outcome) -> (i32, Option<i32>) {
+    match outcome.exit {
         _ if outcome.timed_out => (EXIT_TIMED_OUT, None),
         Some(Exit::Code(code)) => (code, None),
         Some(Exit::Signal(signal)) => (EXIT_SIGNAL_BASE + signal, Some(signal)),
         // The reaper is gone, which does not happen while PID 1 lives.
         None => (EXIT_SIGNAL_BASE, None),
-    };
+    }
+}
+
+fn respond(outcome: Outcome, stdout: Captured, stderr: Captured, started: Instant) -> ExecResponse {
+    let (exit_code, signal) = exit_code_of(outcome);
     ExecResponse {
         exit_code,
         signal,

@@ -91,7 +91,7 @@ pub(crate) fn boot() -> Boot {
 fn system(params: &BootParams) -> Result<Cgroups, InitError> {
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
     root::assemble()?;
-    let mounted = mounts::system(root::NEW_ROOT);
+    let mounted = mounts::system(root::NEW_ROOT).and_then(|()| root::keep_program());
     // Even if not all is there: the devices have moved to the new root already.
     root::switch()?;
     mounted?;

@@ -69,6 +69,10 @@ pub(super) fn assemble() -> Result<(), InitError> {
         MountFlags::NOATIME,
         "discard",
     )?;
+    if let Err(error) = grow(overlay) {
+        // Smaller than it could be, and good all the same.
+        tracing::warn!(%error, "the disk's file system does not grow");
+    }
     for dir in ["upper", "work", "containers"] {
         make_dir(&overlay.join(dir))?;
     }
@@ -83,6 +87,26 @@ pub(super) fn assemble() -> Result<(), InitError> {
     make_dir(&containers)?;
     rustix::mount::mount_bind(overlay.join("containers"), &containers)
         .map_err(|e| InitError::mount("container storage", &containers, e))
+}
+
+/// Makes the guest agent's program a file of the new root, under [`crate::PROGRAM`] and, unless the
+/// image has one of its own there, where commands are searched.
+pub(super) fn keep_program() -> Result<(), InitError> {
+    let root = Path::new(NEW_ROOT);
+    let below = |path: &str| root.join(path.trim_start_matches('/'));
+    let target = below(crate::PROGRAM);
+    fs::write(&target, "").map_err(|e| InitError::file("make", &target, e))?;
+    // The file is in memory already and stays there as long as this process runs.
+    rustix::mount::mount_bind("/init", &target)
+        .map_err(|e| InitError::mount("the guest agent", &target, e))?;
+    let link = below(PROGRAM_LINK);
+    if let Some(dir) = link.parent() {
+        make_dir(dir)?;
+    }
+    if fs::symlink_metadata(&link).is_ok() {
+        return Ok(());
+    }
+    std::os::unix::fs::symlink(crate::PROGRAM, &link).map_err(|e| InitError::file("make", &link, e))
 }
 
 /// Makes the new root the root, and frees the memory of the initramfs.
@@ -119,6 +143,33 @@ pub(super) fn overlay_uuid() -> io::Result<[u8; 16]> {
     Ok(uuid)
 }
 
+/// A fork may have a larger disk than its source: lets the file system fill the disk.
+fn grow(mounted: &Path) -> io::Result<()> {
+    let disk = File::open(OVERLAY_DEVICE)?.seek(SeekFrom::End(0))?;
+    let file_system = rustix::fs::statvfs(mounted)?;
+    let blocks = disk / file_system.f_bsize.max(1);
+    // Less than a block group more is no room for one.
+    let room = disk.saturating_sub(file_system_bytes()?);
+    if room < MIN_GROWTH {
+        return Ok(());
+    }
+    sys::grow_ext4(&File::open(mounted)?, blocks)
+}
+
+/// Size of the file system by its superblock; `statvfs` leaves its own bookkeeping out.
+fn file_system_bytes() -> io::Result<u64> {
+    let mut superblock = [0; 1024];
+    let mut file = File::open(OVERLAY_DEVICE)?;
+    file.seek(SeekFrom::Start(SUPERBLOCK))?;
+    file.read_exact(&mut superblock)?;
+    let number = |at: usize| {
+        let bytes = [0, 1, 2, 3].map(|n| superblock[at + n]);
+        u64::from(u32::from_le_bytes(bytes))
+    };
+    let blocks = number(0x4) | number(0x150) << 32;
+    Ok(blocks << (10 + number(0x18).min(6)))
+}
+
 fn present(device: &'static str, role: &'static str) -> Result<(), InitError> {
     if Path::new(device).exists() {
         Ok(())
@@ -133,7 +184,13 @@ enum Content {
     Other,
 }
 
+/// Where a shell finds the guest agent.
+const PROGRAM_LINK: &str = "/usr/local/bin/fused";
+
 const SUPERBLOCK: u64 = 1024;
+
+/// One block group of 4 KiB blocks.
+const MIN_GROWTH: u64 = 128 * 1024 * 1024;
 
 /// Tells a blank disk from one with data by its first 64 KiB, where every
 /// file system, partition table and volume manager leaves a mark.

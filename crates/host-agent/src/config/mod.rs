@@ -103,6 +103,8 @@ pub struct Paths {
     pub sockets: PathBuf,
     /// Named images.
     pub images: PathBuf,
+    /// Snapshots.
+    pub snapshots: PathBuf,
     /// The default image.
     pub base: PathBuf,
     /// Kernel that guests boot.
@@ -139,6 +141,8 @@ pub struct VmSettings {
     pub min_free_mib: u64,
     /// How long a guest may take from power-on to answering.
     pub boot_limit: Duration,
+    /// How long a VMM may take to write or load a guest's memory.
+    pub memory_limit: Duration,
 }
 
 /// A setting that cannot be used.
@@ -219,6 +223,7 @@ fn paths(env: &Env<'_>, backend: Backend) -> Paths {
         state: root.join("agent-state"),
         sockets: path(env.own("SOCK_DIR"), backend.socket_dir),
         images: path(env.shared("IMAGES_DIR"), "images"),
+        snapshots: path(env.shared("SNAPSHOTS_DIR"), "agent-state/snapshots"),
         base: path(env.shared("BASE_ROOTFS"), "rootfs-fused.ext4"),
         kernel: root.join("vmlinux.bin"),
         initrd: path(env.own("INITRD"), "initramfs.img"),
@@ -296,11 +301,14 @@ fn vms(env: &Env<'_>, backend: Backend) -> Result<VmSettings, ConfigError> {
             &expected,
         ));
     }
+    let longest = limits::SNAPSHOT_LIMIT.as_secs();
+    let memory = env.number_own("AGENT_SNAPSHOT_API_TIMEOUT", longest, 1)?;
     Ok(VmSettings {
         memory_mib: backend.memory_mib,
         storage_gib,
         min_free_mib: env.number_shared("FUSE_MIN_FREE_MB", 1024, 0)?,
         boot_limit: Duration::from_secs(boot),
+        memory_limit: Duration::from_secs(memory),
     })
 }
 

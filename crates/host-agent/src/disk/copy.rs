@@ -35,7 +35,7 @@ pub fn sparse(from: &Path, to: &Path) -> io::Result<()> {
 
 /// The next stretch of data at or after `offset`. A file system that knows no holes answers with
 /// everything up to the end.
-fn next_extent(file: &File, offset: u64, length: u64) -> io::Result<Option<(u64, u64)>> {
+pub(super) fn next_extent(file: &File, offset: u64, length: u64) -> io::Result<Option<(u64, u64)>> {
     let start = match seek(file, SeekFrom::Data(offset)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),

@@ -68,6 +68,12 @@ pub enum ImageError {
         /// Where it should be.
         path: PathBuf,
     },
+    /// The image that a snapshot belongs to is not there.
+    #[error("the base image {digest} of the snapshot is not on this host")]
+    Gone {
+        /// Its digest.
+        digest: String,
+    },
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -78,7 +84,7 @@ impl ImageError {
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
-            Self::Name { .. } | Self::Missing { .. } => true,
+            Self::Name { .. } | Self::Missing { .. } | Self::Gone { .. } => true,
             Self::DefaultMissing { .. } | Self::File(_) => false,
         }
     }
@@ -168,6 +174,24 @@ impl Images {
         Ok(BaseImage {
             path: pinned,
             digest,
+        })
+    }
+
+    /// The image of a digest that was used before.
+    ///
+    /// # Errors
+    /// It is not in the store.
+    pub fn pinned(&self, digest: &str) -> Result<BaseImage, ImageError> {
+        let plain = !digest.is_empty() && digest.bytes().all(|b| b.is_ascii_alphanumeric());
+        let path = self.store.join(format!("{digest}.{EXTENSION}"));
+        if !plain || !path.is_file() {
+            return Err(ImageError::Gone {
+                digest: digest.to_owned(),
+            });
+        }
+        Ok(BaseImage {
+            path,
+            digest: digest.to_owned(),
         })
     }
 

@@ -2,12 +2,14 @@
 //!
 //! [`images`] resolves what a caller names and pins its bytes by digest, [`overlay`] makes a VM's
 //! writable disk from a template in milliseconds, [`copy`] copies files without filling holes,
+//! [`sealed`] takes the digest along with a copy,
 //! [`space`] refuses work before the file system is full. All functions here block; callers run
 //! them through `spawn_blocking`.
 
 pub mod copy;
 pub mod images;
 pub mod overlay;
+pub mod sealed;
 pub mod space;
 
 pub use images::{BaseImage, ImageError, Images};

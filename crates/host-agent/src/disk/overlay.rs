@@ -105,6 +105,24 @@ impl Overlays {
         Ok(copy::sparse(&template, to).map_err(failed("write", to))?)
     }
 
+    /// Makes the new overlay `to` of `gib` GiB with the content of `from`, which is not larger. The
+    /// guest grows the file system to the size of its disk.
+    ///
+    /// # Errors
+    /// `to` exists or cannot be written.
+    pub fn create_from(&self, from: &Path, to: &Path, gib: u32) -> Result<(), OverlayError> {
+        copy::sparse(from, to).map_err(failed("write", to))?;
+        let length = u64::from(gib) << 30;
+        let grow = || {
+            let file = fs::OpenOptions::new().write(true).open(to)?;
+            if file.metadata()?.len() < length {
+                file.set_len(length)?;
+            }
+            Ok(())
+        };
+        Ok(grow().map_err(failed("set the size of", to))?)
+    }
+
     fn mkfs(&self, path: &Path, gib: u32) -> Result<(), OverlayError> {
         let image = File::create(path).map_err(failed("create", path))?;
         image

@@ -10,11 +10,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fuse_wire_guest::CONTROL_PORT;
 use fuse_wire_guest::control::{
-    ErrorBody, ExecRequest, ExecResponse, PowerAction, PowerRequest, SurfaceRequest, SurfaceStatus,
-    UploadRequest, UploadResponse, path,
+    ClockRequest, ClockResponse, ErrorBody, ExecRequest, ExecResponse, PowerAction, PowerRequest,
+    SurfaceRequest, SurfaceStatus, UploadRequest, UploadResponse, path,
 };
+use fuse_wire_guest::snapshot::{
+    self, FreezeRequest, FreezeResponse, ResumedRequest, SeedRequest, ThawResponse,
+};
+use fuse_wire_guest::{Blob, CONTROL_PORT};
 use http::StatusCode;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
@@ -66,6 +69,7 @@ pub enum GuestError {
 #[derive(Debug, Clone)]
 pub struct GuestClient {
     http: Client<Connector, Full<Bytes>>,
+    transport: Arc<dyn Transport>,
 }
 
 impl GuestClient {
@@ -76,8 +80,14 @@ impl GuestClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(MAX_IDLE)
-            .build(Connector { transport });
-        Self { http }
+            .build(Connector {
+                transport: Arc::clone(&transport),
+            });
+        Self { http, transport }
+    }
+
+    pub(super) fn transport(&self) -> &dyn Transport {
+        self.transport.as_ref()
     }
 
     /// Runs a command to its end.
@@ -147,6 +157,68 @@ impl GuestClient {
             .map(drop)
     }
 
+    /// Writes everything back in the guest and, for a `hold` above 0, keeps it from writing for that
+    /// long.
+    ///
+    /// # Errors
+    /// See [`GuestError`]; an older guest agent refuses.
+    pub async fn freeze(&self, hold: Duration, limit: Duration) -> Result<(), GuestError> {
+        let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+        let request = FreezeRequest { hold_ms };
+        let FreezeResponse { .. } = self.post(snapshot::path::FREEZE, &request, limit).await?;
+        Ok(())
+    }
+
+    /// Ends a freeze; returns whether it lasted until now.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn thaw(&self, limit: Duration) -> Result<bool, GuestError> {
+        let answer = self.call(http::Method::POST, snapshot::path::THAW, Vec::new(), limit);
+        Ok(parse::<ThawResponse>(&answer.await?)?.held)
+    }
+
+    /// Gives the guest's kernel randomness.
+    ///
+    /// # Errors
+    /// See [`GuestError`]; an older guest agent refuses.
+    pub async fn seed(&self, limit: Duration) -> Result<(), GuestError> {
+        let request = SeedRequest { seed_b64: fresh() };
+        let body = serde_json::to_vec(&request).map_err(GuestError::Malformed)?;
+        let path = snapshot::path::SEED;
+        self.call(http::Method::POST, path, body, limit)
+            .await
+            .map(drop)
+    }
+
+    /// Tells the guest that it goes on from a snapshot, and what time it is.
+    ///
+    /// # Errors
+    /// See [`GuestError`]; an older guest agent refuses.
+    pub async fn resumed(&self, limit: Duration) -> Result<(), GuestError> {
+        let request = ResumedRequest {
+            unix_micros: jiff::Timestamp::now().as_microsecond(),
+            seed_b64: fresh(),
+        };
+        let path = snapshot::path::RESUMED;
+        self.post::<_, ClockResponse>(path, &request, limit)
+            .await
+            .map(drop)
+    }
+
+    /// Sets the guest's clock.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn set_clock(&self, limit: Duration) -> Result<(), GuestError> {
+        let request = ClockRequest {
+            unix_micros: jiff::Timestamp::now().as_microsecond(),
+        };
+        self.post::<_, ClockResponse>(path::CLOCK, &request, limit)
+            .await
+            .map(drop)
+    }
+
     async fn post<B: Serialize + Sync, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -165,7 +237,7 @@ impl GuestClient {
         body: Vec<u8>,
         limit: Duration,
     ) -> Result<Bytes, GuestError> {
-        let bound = limit + GRACE;
+        let bound = limit.saturating_add(GRACE);
         // The host names the pool's key only; every connection of this client leads to its guest.
         let request = http::Request::builder()
             .method(method)
@@ -195,6 +267,11 @@ impl GuestClient {
     }
 }
 
+/// Random bytes that are given once.
+fn fresh() -> Blob {
+    Blob(rand::random::<[u8; snapshot::SEED_BYTES]>().to_vec())
+}
+
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, GuestError> {
     serde_json::from_slice(body).map_err(GuestError::Malformed)
 }
@@ -209,7 +286,7 @@ fn file_target(to: &str, mode: Option<&str>) -> String {
     format!("{}?{}", path::FILE, query.finish())
 }
 
-fn refusal(status: StatusCode, body: &[u8]) -> GuestError {
+pub(super) fn refusal(status: StatusCode, body: &[u8]) -> GuestError {
     let reason = serde_json::from_slice::<ErrorBody>(body).map_or_else(
         |_| format!("the guest answered {status}"),
         |body| body.error,

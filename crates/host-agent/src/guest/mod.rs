@@ -6,12 +6,14 @@
 //!
 //! Whatever comes from a guest is hostile input: bounded, and parsed before it is believed.
 
+mod attach;
 pub mod client;
 pub mod ready;
 mod serial;
 pub mod transport;
 mod vsock;
 
+pub use attach::AttachedStream;
 pub use client::{GuestClient, GuestError};
 pub use serial::SerialTransport;
 pub use transport::{ChannelError, GuestListener, GuestStream, Transport};

@@ -10,9 +10,14 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use fuse_wire_host::text;
 
+use crate::disk::sealed::SealError;
 use crate::guest::GuestError;
-use crate::registry::{CreateError, DeleteError, LeaseError, SurfaceError, VmError};
+use crate::registry::{
+    CreateError, DeleteError, ForkError, LeaseError, RestoreError, SnapshotError, SurfaceError,
+    VmError,
+};
 use crate::report::chain;
+use crate::snapshot::StoreError;
 
 /// Seconds after which a refused call may be tried again.
 const RETRY_SECONDS: u32 = 5;
@@ -115,7 +120,8 @@ impl From<CreateError> for ApiError {
         match &error {
             CreateError::Spec(_) => Self::bad_request(error.to_string()),
             CreateError::Image(image) if image.is_request() => Self::bad_request(error.to_string()),
-            CreateError::Exists { .. } | CreateError::Cancelled { .. } => {
+            CreateError::Seed(seed) => seed.into(),
+            CreateError::Exists { .. } | CreateError::Cancelled { .. } | CreateError::NoGpus => {
                 Self::new(StatusCode::CONFLICT, error.to_string())
             }
             CreateError::Full { .. } | CreateError::Space(_) | CreateError::Busy { .. } => {
@@ -144,7 +150,9 @@ impl From<LeaseError> for ApiError {
         match &error {
             LeaseError::Vm(VmError::NotFound) | LeaseError::Deleted { .. } => Self::vm_not_found(),
             LeaseError::Booting { .. } | LeaseError::Busy { .. } => Self::busy(error.to_string()),
-            LeaseError::Stopped { .. } => Self::new(StatusCode::CONFLICT, error.to_string()),
+            LeaseError::Stopped { .. } | LeaseError::Restored { .. } => {
+                Self::new(StatusCode::CONFLICT, error.to_string())
+            }
             LeaseError::Guest(GuestError::Refused { reason }) => Self::bad_request(reason.clone()),
             LeaseError::Guest(_) => Self::internal(&error),
         }
@@ -161,6 +169,65 @@ impl From<SurfaceError> for ApiError {
             | SurfaceError::Publish { .. }
             | SurfaceError::Guest { .. }
             | SurfaceError::NotRunning { .. } => Self::internal(&error),
+        }
+    }
+}
+
+impl From<&StoreError> for ApiError {
+    fn from(error: &StoreError) -> Self {
+        match error {
+            StoreError::NotFound => Self::new(StatusCode::NOT_FOUND, text::SNAPSHOT_NOT_FOUND),
+            StoreError::InUse { .. } => Self::new(StatusCode::CONFLICT, error.to_string()),
+            StoreError::File(_) => Self::internal(error),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<ForkError> for ApiError {
+    fn from(error: ForkError) -> Self {
+        match error {
+            ForkError::Source(error) => error.into(),
+            ForkError::Create(error) => error.into(),
+        }
+    }
+}
+
+impl From<SnapshotError> for ApiError {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Vm(error) => error.into(),
+            SnapshotError::Lease(error) => error.into(),
+            SnapshotError::Space(_)
+            | SnapshotError::ShuttingDown { .. }
+            | SnapshotError::Copy(SealError::Full { .. }) => Self::busy(chain(&error)),
+            SnapshotError::Copy(_)
+            | SnapshotError::Store(_)
+            | SnapshotError::Vmm(_)
+            | SnapshotError::NotResumed { .. }
+            | SnapshotError::Task(_) => Self::internal(&error),
+        }
+    }
+}
+
+impl From<RestoreError> for ApiError {
+    fn from(error: RestoreError) -> Self {
+        match error {
+            RestoreError::Vm(error) => error.into(),
+            RestoreError::Snapshot(error) => error.into(),
+            RestoreError::Lease(error) => error.into(),
+            RestoreError::Foreign { .. } => Self::new(StatusCode::CONFLICT, error.to_string()),
+            RestoreError::Space(_) | RestoreError::ShuttingDown { .. } => Self::busy(chain(&error)),
+            RestoreError::Files(_)
+            | RestoreError::Stop(_)
+            | RestoreError::BringUp(_)
+            | RestoreError::RolledBack { .. }
+            | RestoreError::Stopped { .. } => Self::internal(&error),
         }
     }
 }

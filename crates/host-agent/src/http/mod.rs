@@ -4,11 +4,13 @@
 //! else, `body` reads a request body by the contract's rules, `routes` are the handlers, and
 //! `error` alone maps errors to statuses and texts.
 
+mod attach;
 mod auth;
 mod body;
 mod error;
 mod routes;
 pub mod server;
+mod snapshots;
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +24,7 @@ use axum::http::HeaderValue;
 use axum::http::header::SERVER;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -65,7 +67,17 @@ impl App {
             .route("/v1/vm/{id}", get(routes::get).delete(routes::delete))
             .route("/v1/vm/{id}/upload", post(routes::upload))
             .route("/v1/vm/{id}/exec", post(routes::exec))
+            .route("/v1/vm/{id}/attach", get(attach::attach))
             .route("/v1/vm/{id}/start-agent", post(routes::start_agent))
+            .route("/v1/vm/{id}/snapshot", post(snapshots::take))
+            .route("/v1/vm/{id}/snapshots", get(snapshots::list))
+            .route(
+                "/v1/vm/{id}/snapshots/{sid}",
+                delete(snapshots::delete_of_vm),
+            )
+            .route("/v1/vm/{id}/restore", post(snapshots::restore))
+            .route("/v1/vm/{id}/fork", post(snapshots::fork))
+            .route("/v1/snapshots/{sid}", delete(snapshots::delete))
             .fallback(routes::unknown)
             .method_not_allowed_fallback(routes::unknown)
             // Bodies are bounded by `body`, by the rules of the contract.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{ApiError, App, UPLOAD_WAIT, body};
 use crate::capacity;
 
-type Answer<T> = Result<Json<T>, ApiError>;
+pub(super) type Answer<T> = Result<Json<T>, ApiError>;
 
 /// `?prefix=`
 #[derive(Debug, Deserialize)]
@@ -132,7 +132,7 @@ pub(super) async fn unknown(method: Method) -> ApiError {
 }
 
 impl App {
-    async fn read<T: serde::de::DeserializeOwned>(
+    pub(super) async fn read<T: serde::de::DeserializeOwned>(
         &self,
         headers: &HeaderMap,
         body: Body,

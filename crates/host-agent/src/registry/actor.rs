@@ -5,121 +5,23 @@
 
 use std::sync::Arc;
 
-use fuse_wire_host::name::{MAX_ID_LEN, vm_id};
-use fuse_wire_host::{CreateVmRequest, VmState, VmView};
+use fuse_wire_host::{VmState, VmView};
 use tokio::sync::oneshot;
 
 use super::bring_up::{BringUp, Failure, Kind};
-use super::error::{CreateError, DeleteError, SpecError, SurfaceError, UndoError, VmError};
+use super::error::{
+    CreateError, DeleteError, RestoreError, SnapshotError, StepError, SurfaceError, UndoError,
+    VmError,
+};
 use super::host::Host;
 use super::journal::{Journal, stop_process};
-use super::meta::{Disks, Meta, Phase, Spec};
+use super::meta::{Meta, Phase};
 use super::timings::Timings;
 use super::vm::{Mailbox, Op, Status, Vm};
-use super::{error::StepError, surface};
-use crate::disk::overlay::MAX_GIB;
-use crate::disk::{BaseImage, space};
+use super::{restore, snapshot, surface};
 use crate::report::chain;
-use crate::vmm::Process;
-
-/// Least memory of a VM in MiB: the kernel, the initramfs and the guest agent's own share.
-const MIN_MEMORY_MIB: u32 = 128;
-/// Most memory of a VM in MiB (4 TiB).
-const MAX_MEMORY_MIB: u32 = 4 * 1024 * 1024;
-
-/// Checks a request, takes an id and a number, and waits for the VM's task to bring it up.
-pub(super) async fn create(
-    host: &Arc<Host>,
-    request: CreateVmRequest,
-) -> Result<VmView, CreateError> {
-    let timings = Timings::start();
-    let spec = check(host, request)?;
-    let id = vm_id(&spec.name);
-    space::ensure_free(host.disk_dir(), host.config.vms.min_free_mib)
-        .map_err(CreateError::Space)?;
-    let (images, image) = (Arc::clone(&host.images), spec.image.clone());
-    let base = tokio::task::spawn_blocking(move || images.resolve(image.as_deref())).await;
-    let base = base
-        .map_err(|_| CreateError::Lost { id: id.clone() })?
-        .map_err(CreateError::Image)?;
-    timings.note_since_start("image");
-    let actor = host.tables.reserve(&id, &host.config.net.plan, |index| {
-        let meta = meta(host, &id, spec, host.config.net.plan.slot(index), base);
-        let (vm, mailbox) = Vm::new(host, &meta, VmState::Creating);
-        let actor = Actor {
-            host: Arc::clone(host),
-            vm: Arc::clone(&vm),
-            meta,
-            mailbox,
-            process: None,
-        };
-        (vm, actor)
-    })?;
-    let (reply, answer) = oneshot::channel();
-    host.tasks.spawn(actor.create(timings, reply));
-    answer.await.map_err(|_| CreateError::Lost { id })?
-}
-
-fn check(host: &Host, request: CreateVmRequest) -> Result<Spec, CreateError> {
-    let vms = &host.config.vms;
-    let given = |value: Option<u32>, default: u32| value.filter(|v| *v > 0).unwrap_or(default);
-    let text = |value: Option<String>| value.filter(|v| !v.trim().is_empty());
-    let fresh = || format!("vm-{:08x}", rand::random::<u32>());
-    let spec = Spec {
-        name: text(request.name).unwrap_or_else(fresh),
-        cpus: given(request.cpus, 1),
-        memory_mb: given(request.memory_mb, vms.memory_mib),
-        storage_gb: given(request.storage_gb, vms.storage_gib),
-        region: request.region.unwrap_or_default(),
-        image: request.image.filter(|image| !image.is_empty()),
-        owner: text(request.owner),
-    };
-    let id = vm_id(&spec.name);
-    if id.len() > MAX_ID_LEN {
-        return Err(CreateError::Spec(SpecError::NameTooLong {
-            id,
-            max: MAX_ID_LEN,
-        }));
-    }
-    for (field, value, min, max) in [
-        ("cpus", spec.cpus, 1, host.vmm.limits().max_cpus),
-        ("memory_mb", spec.memory_mb, MIN_MEMORY_MIB, MAX_MEMORY_MIB),
-        ("storage_gb", spec.storage_gb, 1, MAX_GIB),
-    ] {
-        if value < min || value > max {
-            return Err(CreateError::Spec(SpecError::Range {
-                field,
-                min,
-                max,
-                value,
-            }));
-        }
-    }
-    Ok(spec)
-}
-
-fn meta(host: &Host, id: &str, spec: Spec, slot: crate::net::Slot, base: BaseImage) -> Meta {
-    let dir = host.metas.dir(id);
-    Meta {
-        vm_id: id.to_owned(),
-        phase: Phase::Creating,
-        spec,
-        slot,
-        disks: Disks {
-            rootfs: base.path,
-            image_digest: base.digest,
-            overlay: dir.join("overlay.img"),
-        },
-        created_at: jiff::Timestamp::now()
-            .strftime("%Y-%m-%dT%H:%M:%SZ")
-            .to_string(),
-        process: None,
-        boot_id: None,
-        sock: host.vmm.sockets(id, &dir).api,
-        surface_published: false,
-        expose_endpoints: Vec::new(),
-    }
-}
+use crate::snapshot::Held;
+use crate::vmm::{Process, Sockets};
 
 /// A VM's task.
 #[derive(Debug)]
@@ -140,14 +42,18 @@ enum Next {
 
 impl Actor {
     /// Brings up a new VM and answers, then serves it.
-    async fn create(
+    pub(super) async fn create(
         mut self,
+        seed: Option<Held>,
         timings: Timings,
         reply: oneshot::Sender<Result<VmView, CreateError>>,
     ) {
         let mut journal = Journal::default();
-        match self.bring_up(Kind::Create, &mut journal, &timings).await {
-            Ok(()) => {
+        let brought = self.bring_up(Kind::Create(seed.as_ref()), &mut journal, &timings);
+        let brought = brought.await;
+        drop(seed);
+        match brought {
+            Ok(_) => {
                 tracing::info!(vm_id = self.meta.vm_id, "vm created");
                 let view = VmView {
                     timings_ms: Some(timings.report()),
@@ -176,8 +82,14 @@ impl Actor {
             self.enter(VmState::Stopped);
             return self.serve().await;
         }
+        if let Err(error) = restore::settle(&self.meta) {
+            let vm_id = &self.meta.vm_id;
+            tracing::error!(vm_id, error = chain(&error), "vm not booted");
+            self.enter(VmState::Stopped);
+            return self.serve().await;
+        }
         match self.bring_up(Kind::ColdBoot, &mut journal, &timings).await {
-            Ok(()) => tracing::info!(vm_id = self.meta.vm_id, "vm booted again"),
+            Ok(_) => tracing::info!(vm_id = self.meta.vm_id, "vm booted again"),
             Err(failure) => {
                 let error = self.create_error(failure);
                 tracing::error!(
@@ -207,15 +119,21 @@ impl Actor {
             "vm adopted"
         );
         self.process = Some(process);
+        if let Err(error) = restore::clean_up(&self.meta) {
+            let vm_id = &self.meta.vm_id;
+            tracing::warn!(vm_id, error = chain(&error), "files of a restore are left");
+        }
+        snapshot::resume_adopted(&self).await;
         self.serve().await;
     }
 
-    async fn bring_up(
+    /// Brings the VM up. Of a resumed guest, returns whether its clock is right.
+    pub(super) async fn bring_up(
         &mut self,
-        kind: Kind,
+        kind: Kind<'_>,
         journal: &mut Journal,
         timings: &Timings,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<bool>, Failure> {
         let bring_up = BringUp {
             host: &self.host,
             vm: &self.vm,
@@ -223,13 +141,13 @@ impl Actor {
             journal,
             timings,
         };
-        let process = bring_up.run(kind).await?;
+        let up = bring_up.run(kind).await?;
         self.meta.phase = Phase::Ready;
         let saved = timings.measure("commit", self.host.save(&self.meta)).await;
         saved.map_err(|e| Failure::Step(super::bring_up::Step::Ready, StepError::Meta(e)))?;
-        self.process = Some(process);
+        self.process = Some(up.process);
         self.enter(VmState::Running);
-        Ok(())
+        Ok(up.clock_synced)
     }
 
     /// Ends a create that failed: undoes it, answers, and goes, unless something is left.
@@ -259,7 +177,7 @@ impl Actor {
         self.serve().await;
     }
 
-    fn create_error(&self, failure: Failure) -> CreateError {
+    pub(super) fn create_error(&self, failure: Failure) -> CreateError {
         let id = self.meta.vm_id.clone();
         match failure {
             Failure::Step(step, source) => CreateError::Step {
@@ -305,6 +223,16 @@ impl Actor {
                 let _left = reply.send(surface::start(self, *request).await);
                 Next::GoOn
             }
+            Op::Snapshot { request, reply } => {
+                let _left = reply.send(snapshot::take(self, request).await);
+                Next::GoOn
+            }
+            Op::Restore { from, reply } => {
+                let restored = restore::run(self, &from).await;
+                drop(from);
+                let _left = reply.send(restored);
+                Next::GoOn
+            }
             Op::Delete { reply } => match self.delete().await {
                 Ok(()) => {
                     tracing::info!(vm_id = self.meta.vm_id, "vm deleted");
@@ -348,11 +276,23 @@ impl Actor {
                 Op::StartAgent { reply, .. } => {
                     let _left = reply.send(Err(SurfaceError::Vm(VmError::NotFound)));
                 }
+                Op::Snapshot { reply, .. } => {
+                    let _left = reply.send(Err(SnapshotError::Vm(VmError::NotFound)));
+                }
+                Op::Restore { reply, .. } => {
+                    let _left = reply.send(Err(RestoreError::Vm(VmError::NotFound)));
+                }
             }
         }
     }
 
-    fn enter(&self, state: VmState) {
+    /// Where the VMM's sockets are.
+    pub(super) fn sockets(&self) -> Sockets {
+        let dir = self.host.metas.dir(&self.meta.vm_id);
+        self.host.vmm.sockets(&self.meta.vm_id, &dir)
+    }
+
+    pub(super) fn enter(&self, state: VmState) {
         let boot_id = self.meta.boot_id.clone();
         self.mailbox.status.send_replace(Status { state, boot_id });
     }

@@ -26,8 +26,18 @@ use super::meta::Meta;
 use super::timings::{self, Timings};
 use super::vm::Vm;
 use crate::guest::ready::{self, ReadyError};
+use crate::guest::{GuestClient, GuestError};
+use crate::report::chain;
+use crate::snapshot::Held;
 use crate::vmm::process::log_tail;
 use crate::vmm::{MachineSpec, Process, VmmError};
+
+/// How long a resumed guest may take to answer.
+const RESUME_LIMIT: Duration = Duration::from_secs(30);
+/// Pause between two tries to reach it: there is no event for it.
+const RESUME_PAUSE: Duration = Duration::from_millis(20);
+/// Bound of giving a booted guest its seed.
+const SEED_LIMIT: Duration = Duration::from_secs(2);
 
 /// A step of a bring-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +49,7 @@ pub(super) enum Step {
     Spawn,
     Open,
     Configure,
+    Load,
     Boot,
     Ready,
 }
@@ -67,6 +78,7 @@ impl Step {
             Self::Spawn => "spawn",
             Self::Open => "open",
             Self::Configure => "configure",
+            Self::Load => "load",
             Self::Boot => "start",
             Self::Ready => "boot",
         }
@@ -82,13 +94,25 @@ pub(super) enum Failure {
     Busy(Duration),
 }
 
-/// Whether the VM is new.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Nothing of it exists.
-    Create,
+/// What there is of the VM, and what it begins with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind<'a> {
+    /// Nothing of it exists. Its disk is new, or a copy of a snapshot's.
+    Create(Option<&'a Held>),
     /// Its directory and disk exist; nothing waits for it, so it may wait for its turn.
     ColdBoot,
+    /// As before, and somebody waits.
+    Boot,
+    /// Its directory and disk exist, and it goes on with a memory that was saved.
+    Resume(&'a Held),
+}
+
+/// A machine that is up.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) process: Process,
+    /// Of a resumed guest: whether it has taken the time it was told.
+    pub(super) clock_synced: Option<bool>,
 }
 
 /// One bring-up under way.
@@ -103,17 +127,25 @@ pub(super) struct BringUp<'a> {
 
 impl BringUp<'_> {
     /// Runs all steps. The VMM's identity is in the meta as soon as there is one, but not stored.
-    pub(super) async fn run(mut self, kind: Kind) -> Result<Process, Failure> {
+    pub(super) async fn run(mut self, kind: Kind<'_>) -> Result<Up, Failure> {
         let spec = self
             .host
             .machine(self.meta)
             .map_err(|e| Failure::Step(Step::Configure, e))?;
         let host_work = std::time::Instant::now();
-        if kind == Kind::Create {
+        if let Kind::Create(_) = kind {
             self.directory().await?;
         }
         let process = self.spawn(&spec)?;
         self.side_by_side(kind, &spec, &process).await?;
+        if let Kind::Resume(from) = kind {
+            let clock_synced = Some(self.load(&spec, &process, from).await?);
+            self.meta.boot_id.clone_from(&from.stored().boot_id);
+            return Ok(Up {
+                process,
+                clock_synced,
+            });
+        }
         self.check(Step::Configure, When::Before)?;
         let configure = async { Ok(self.host.vmm.configure(&spec, &process).await?) };
         self.step(Step::Configure, configure).await?;
@@ -122,7 +154,11 @@ impl BringUp<'_> {
         let boot_id = self.boot(&spec, &process).await?;
         drop(turn);
         self.meta.boot_id = Some(boot_id);
-        Ok(process)
+        self.seed().await;
+        Ok(Up {
+            process,
+            clock_synced: None,
+        })
     }
 
     async fn directory(&mut self) -> Result<(), Failure> {
@@ -178,7 +214,7 @@ impl BringUp<'_> {
     /// What does not depend on each other. All of it ends before the first failure is returned.
     async fn side_by_side(
         &self,
-        kind: Kind,
+        kind: Kind<'_>,
         spec: &MachineSpec,
         process: &Process,
     ) -> Result<(), Failure> {
@@ -192,9 +228,14 @@ impl BringUp<'_> {
         let gib = self.meta.spec.storage_gb;
         let disk = async {
             match kind {
-                Kind::ColdBoot => Ok(()),
-                Kind::Create => {
+                Kind::ColdBoot | Kind::Boot | Kind::Resume(_) => Ok(()),
+                Kind::Create(None) => {
                     Ok(tokio::task::spawn_blocking(move || overlays.create(&to, gib)).await??)
+                }
+                Kind::Create(Some(seed)) => {
+                    let from = seed.files().overlay();
+                    let copy = move || overlays.create_from(&from, &to, gib);
+                    Ok(tokio::task::spawn_blocking(copy).await??)
                 }
             }
         };
@@ -212,12 +253,12 @@ impl BringUp<'_> {
     }
 
     /// Waits for a turn to boot.
-    async fn turn(&self, kind: Kind) -> Result<SemaphorePermit<'_>, Failure> {
+    async fn turn(&self, kind: Kind<'_>) -> Result<SemaphorePermit<'_>, Failure> {
         let begun = std::time::Instant::now();
         let limit = async {
             match kind {
-                Kind::Create => tokio::time::sleep(BOOT_QUEUE_LIMIT).await,
-                Kind::ColdBoot => std::future::pending().await,
+                Kind::Create(_) | Kind::Boot => tokio::time::sleep(BOOT_QUEUE_LIMIT).await,
+                Kind::ColdBoot | Kind::Resume(_) => std::future::pending().await,
             }
         };
         let turn = tokio::select! {
@@ -267,6 +308,49 @@ impl BringUp<'_> {
         Ok(ready.boot_id)
     }
 
+    /// Makes the program the machine that was saved, and waits until its guest answers. The host is
+    /// told nothing by the guest: it does not know that it was away.
+    async fn load(
+        &self,
+        spec: &MachineSpec,
+        process: &Process,
+        from: &Held,
+    ) -> Result<bool, Failure> {
+        self.check(Step::Load, When::Before)?;
+        let files = from.files();
+        let load = async { Ok(self.host.vmm.load(spec, process, &files).await?) };
+        tokio::select! {
+            loaded = self.step(Step::Load, load) => loaded?,
+            () = self.cancelled() => return Err(Failure::Cancelled),
+        }
+        self.check(Step::Ready, When::Before)?;
+        let guest = &self.vm.guest;
+        let ready = async {
+            tokio::select! {
+                answer = resumed(guest) => Ok(answer),
+                () = process.ended() => {
+                    Err(VmmError::Ended { during: "the resume", log: log_tail(&spec.log) }.into())
+                }
+                () = tokio::time::sleep(RESUME_LIMIT) => Err(StepError::BootTimeout {
+                    limit: RESUME_LIMIT,
+                    log: log_tail(&spec.log),
+                }),
+            }
+        };
+        tokio::select! {
+            ready = self.step(Step::Ready, ready) => ready,
+            () = self.cancelled() => Err(Failure::Cancelled),
+        }
+    }
+
+    /// Guests that begin with the same disk must not go on with the same random numbers.
+    async fn seed(&self) {
+        if let Err(error) = self.vm.guest.seed(SEED_LIMIT).await {
+            let vm_id = &self.meta.vm_id;
+            tracing::debug!(vm_id, error = chain(&error), "guest not given a seed");
+        }
+    }
+
     /// Names the image that is at fault.
     fn explain(&self, error: ReadyError) -> StepError {
         match error {
@@ -312,6 +396,27 @@ impl BringUp<'_> {
         tokio::select! {
             () = self.vm.stop.cancelled() => {}
             () = self.host.shutdown.cancelled() => {}
+        }
+    }
+}
+
+/// Tells a resumed guest what time it is, until it has heard it. One that is too old to be told sets
+/// its clock all the same. Returns whether it did.
+async fn resumed(guest: &GuestClient) -> bool {
+    loop {
+        match guest.resumed(RESUME_LIMIT).await {
+            Ok(()) => return true,
+            Err(GuestError::Refused { .. } | GuestError::Failed { .. }) => {
+                let set = guest.set_clock(RESUME_LIMIT).await;
+                if let Err(error) = &set {
+                    tracing::warn!(error = chain(error), "a resumed guest keeps its old clock");
+                }
+                return set.is_ok();
+            }
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "a resumed guest does not answer yet");
+                tokio::time::sleep(RESUME_PAUSE).await;
+            }
         }
     }
 }

@@ -5,10 +5,13 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::meta::MetaError;
+use crate::disk::sealed::SealError;
 use crate::disk::{ImageError, OverlayError, SpaceError};
+use crate::file_error::FileError;
 use crate::guest::ready::ReadyError;
 use crate::guest::{ChannelError, GuestError};
 use crate::net::{FirewallError, Index, LinkError};
+use crate::snapshot::StoreError;
 use crate::vmm::VmmError;
 
 /// No such VM.
@@ -65,6 +68,12 @@ pub enum CreateError {
         /// The ceiling.
         max: Index,
     },
+    /// The snapshot it should begin with cannot be used.
+    #[error(transparent)]
+    Seed(StoreError),
+    /// GPUs on a host without any.
+    #[error("not enough free GPUs: this host has none")]
+    NoGpus,
     /// Not enough disk space.
     #[error(transparent)]
     Space(SpaceError),
@@ -248,6 +257,12 @@ pub enum LeaseError {
         /// The VM.
         id: String,
     },
+    /// It went back to a snapshot while the call ran.
+    #[error("vm {id} was restored from a snapshot while the call ran")]
+    Restored {
+        /// The VM.
+        id: String,
+    },
     /// Too many calls at a time.
     #[error("vm {id} has {max} calls in flight already")]
     Busy {
@@ -259,6 +274,117 @@ pub enum LeaseError {
     /// The guest's own answer.
     #[error(transparent)]
     Guest(GuestError),
+}
+
+/// A snapshot that was not taken. Nothing of it is left and the guest goes on, unless
+/// [`SnapshotError::NotResumed`] says otherwise.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    /// No such VM.
+    #[error(transparent)]
+    Vm(VmError),
+    /// The VM does not run, or stopped running meanwhile.
+    #[error(transparent)]
+    Lease(LeaseError),
+    /// Not enough disk space.
+    #[error(transparent)]
+    Space(SpaceError),
+    /// The disk could not be copied.
+    #[error("the disk was not copied")]
+    Copy(#[source] SealError),
+    /// Its files.
+    #[error(transparent)]
+    Store(FileError),
+    /// The VMM did not pause, or not write the memory.
+    #[error(transparent)]
+    Vmm(VmmError),
+    /// The machine does not go on.
+    #[error("vm {id} stays paused: its VMM does not let it go on")]
+    NotResumed {
+        /// The VM.
+        id: String,
+        /// The reason.
+        #[source]
+        source: VmmError,
+    },
+    /// The agent ends.
+    #[error("the agent is shutting down; the snapshot of vm {id} was not taken")]
+    ShuttingDown {
+        /// The VM.
+        id: String,
+    },
+    /// A blocking task was lost.
+    #[error("a task of the agent was lost")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// A VM that was not brought back to a snapshot. It is as it was, unless the variant says otherwise.
+#[derive(Debug, Error)]
+pub enum RestoreError {
+    /// No such VM.
+    #[error(transparent)]
+    Vm(VmError),
+    /// No such snapshot.
+    #[error(transparent)]
+    Snapshot(StoreError),
+    /// The VM cannot be restored now.
+    #[error(transparent)]
+    Lease(LeaseError),
+    /// The snapshot is another VM's, or of a machine of another shape.
+    #[error("snapshot {snapshot} was not taken of vm {id} as it is; fork it instead")]
+    Foreign {
+        /// The VM.
+        id: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// Not enough disk space.
+    #[error(transparent)]
+    Space(SpaceError),
+    /// The disk could not be copied or replaced.
+    #[error(transparent)]
+    Files(FileError),
+    /// A VMM could not be ended.
+    #[error(transparent)]
+    Stop(UndoError),
+    /// The guest did not come up.
+    #[error(transparent)]
+    BringUp(Box<CreateError>),
+    /// The guest did not come up, and the VM was booted from its disk of before.
+    #[error("vm {id} was not restored and was booted from its disk of before")]
+    RolledBack {
+        /// The VM.
+        id: String,
+        /// Why it did not come up.
+        #[source]
+        source: Box<RestoreError>,
+    },
+    /// Neither came up.
+    #[error("vm {id} was not restored and is stopped")]
+    Stopped {
+        /// The VM.
+        id: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The agent ends.
+    #[error("the agent is shutting down; look at vm {id} when it is back")]
+    ShuttingDown {
+        /// The VM.
+        id: String,
+    },
+}
+
+/// A VM that was not forked.
+#[derive(Debug, Error)]
+pub enum ForkError {
+    /// No such VM.
+    #[error(transparent)]
+    Source(VmError),
+    /// The new VM was not made.
+    #[error(transparent)]
+    Create(CreateError),
 }
 
 /// A public surface that was not started, or ports that were not published.

@@ -13,8 +13,9 @@ use super::meta::{Meta, MetaError, Metas};
 use super::tables::Tables;
 use crate::config::{Config, PublicHost};
 use crate::disk::{ImageError, Images, OverlayError, Overlays};
-use crate::file_error::failed;
+use crate::file_error::{FileError, failed};
 use crate::net::{Binding, Firewall, FirewallError, Forward, LinkError, Links};
+use crate::snapshot::Snapshots;
 use crate::vmm::{BootSource, MachineSpec, Nic, Vmm};
 use fuse_wire_guest::boot::{BootParams, KERNEL_ARGS, Network};
 use fuse_wire_host::name;
@@ -62,6 +63,9 @@ pub enum HostError {
     /// The overlay templates cannot be used.
     #[error("cannot use the overlay templates")]
     Overlays(#[source] OverlayError),
+    /// The snapshots cannot be used.
+    #[error("cannot use the snapshots")]
+    Snapshots(#[source] FileError),
     /// Devices cannot be managed.
     #[error("cannot manage network devices")]
     Links(#[source] LinkError),
@@ -79,6 +83,7 @@ pub struct Host {
     pub(super) vmm: Arc<dyn Vmm>,
     pub(super) images: Arc<Images>,
     pub(super) overlays: Arc<Overlays>,
+    pub(super) snapshots: Arc<Snapshots>,
     pub(super) metas: Arc<Metas>,
     pub(super) links: Links,
     /// The packet rules.
@@ -150,6 +155,7 @@ impl Host {
             vm_id: meta.vm_id.clone(),
             cpus: meta.spec.cpus,
             memory_mib: meta.spec.memory_mb,
+            huge_pages: meta.spec.huge_pages,
             boot: BootSource {
                 kernel: self.config.paths.kernel.clone(),
                 initrd: self.config.paths.initrd.clone(),

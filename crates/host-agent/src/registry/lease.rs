@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuse_wire_guest::control;
-use fuse_wire_host::{ExecRequest, ExecResponse, FileUpload, UploadRequest, VmState, limits};
+use fuse_wire_host::{
+    ExecRequest, ExecResponse, FileUpload, UploadRequest, VmState, attach, limits,
+};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::LeaseError;
 use super::vm::Vm;
-use crate::guest::{GuestClient, GuestError};
+use crate::guest::{AttachedStream, GuestClient, GuestError};
 use crate::vmm::process::log_tail;
 
 /// Leases of one VM at a time.
@@ -121,6 +123,14 @@ fn stopped(vm: &Vm) -> LeaseError {
     }
 }
 
+/// Why a guest that ran does not any more.
+fn lost(vm: &Vm) -> LeaseError {
+    match vm.state() {
+        VmState::Booting => LeaseError::Restored { id: vm.id.clone() },
+        _ => stopped(vm),
+    }
+}
+
 impl Lease {
     /// Runs a command in the guest to its end.
     ///
@@ -159,6 +169,23 @@ impl Lease {
         self.run(write).await
     }
 
+    /// Starts a command whose streams are the connection's.
+    ///
+    /// # Errors
+    /// The guest cannot be used or refuses the command.
+    pub async fn attach(&self, request: &attach::Request) -> Result<AttachedStream, LeaseError> {
+        self.run(self.vm.guest.attach(request, limits::ATTACH_LIMIT))
+            .await
+    }
+
+    /// Resolves when the guest cannot be used any more.
+    pub async fn over(&self) {
+        tokio::select! {
+            () = self.vm.stop.cancelled() => {}
+            () = self.vm.not_running() => {}
+        }
+    }
+
     async fn run<T>(
         &self,
         call: impl Future<Output = Result<T, GuestError>>,
@@ -172,7 +199,7 @@ impl Lease {
                 Ok(value) => Ok(value),
                 Err(error) => Err(self.explain(error).await),
             },
-            () = self.vm.not_running() => Err(stopped(&self.vm)),
+            () = self.vm.not_running() => Err(lost(&self.vm)),
         }
     }
 
@@ -184,7 +211,7 @@ impl Lease {
                 .await
                 .is_ok()
         {
-            return stopped(&self.vm);
+            return lost(&self.vm);
         }
         LeaseError::Guest(error)
     }

@@ -59,6 +59,9 @@ pub struct Meta {
     /// The guest kernel's id of its last boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// The snapshot that its disk began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed_snapshot: Option<String>,
     /// The VMM's control socket.
     pub sock: PathBuf,
     /// Whether the public surface has been started and its port leads to it.
@@ -89,6 +92,9 @@ pub struct Spec {
     /// Fleet that owns the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// Memory in 2 MiB pages of the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub huge_pages: bool,
 }
 
 /// Disks of a VM.
@@ -301,6 +307,7 @@ mod tests {
                 region: String::new(),
                 image: None,
                 owner: Some("fleet".into()),
+                huge_pages: false,
             },
             slot: NetPlan::new("fcv", "10.200.0.0/16", 19550, 9)
                 .unwrap()
@@ -313,6 +320,7 @@ mod tests {
             created_at: "2026-01-01T00:00:00Z".into(),
             process: None,
             boot_id: None,
+            seed_snapshot: None,
             sock: "/s".into(),
             surface_published: false,
             expose_endpoints: Vec::new(),

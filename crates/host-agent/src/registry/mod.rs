@@ -16,12 +16,15 @@
 
 mod actor;
 mod bring_up;
+mod create;
 mod error;
 mod host;
 mod journal;
 mod lease;
 pub mod meta;
 mod reattach;
+mod restore;
+mod snapshot;
 mod stop;
 mod surface;
 mod tables;
@@ -33,9 +36,16 @@ mod tests;
 
 use std::sync::Arc;
 
-use fuse_wire_host::{CreateVmRequest, StartAgentRequest, StartAgentResponse, VmView};
+use fuse_wire_host::{
+    CreateVmRequest, ForkRequest, RestoreResponse, Snapshot, SnapshotRequest, StartAgentRequest,
+    StartAgentResponse, VmView,
+};
 
-pub use error::{CreateError, DeleteError, LeaseError, SurfaceError, VmError};
+use crate::snapshot::StoreError;
+pub use error::{
+    CreateError, DeleteError, ForkError, LeaseError, RestoreError, SnapshotError, SurfaceError,
+    VmError,
+};
 pub use host::{Host, HostError, HostParts};
 pub use lease::Lease;
 pub use stop::{StopError, stop_all};
@@ -70,7 +80,7 @@ impl Registry {
     /// # Errors
     /// See [`CreateError`]; nothing of the VM is left.
     pub async fn create(&self, request: CreateVmRequest) -> Result<VmView, CreateError> {
-        actor::create(&self.host, request).await
+        create::create(&self.host, request).await
     }
 
     /// One VM.
@@ -124,6 +134,74 @@ impl Registry {
     pub async fn delete(&self, id: &str) -> Result<(), DeleteError> {
         let vm = self.vm(id).map_err(DeleteError::Vm)?;
         vm.delete().await
+    }
+
+    /// Takes a snapshot of a VM. Goes on when the caller goes away.
+    ///
+    /// # Errors
+    /// See [`SnapshotError`].
+    pub async fn snapshot(
+        &self,
+        id: &str,
+        request: SnapshotRequest,
+    ) -> Result<Snapshot, SnapshotError> {
+        let vm = self.vm(id).map_err(SnapshotError::Vm)?;
+        vm.snapshot(request).await
+    }
+
+    /// The snapshots taken of a VM, oldest first.
+    ///
+    /// # Errors
+    /// No such VM.
+    pub fn snapshots(&self, id: &str) -> Result<Vec<Snapshot>, VmError> {
+        let vm = self.vm(id)?;
+        Ok(self.host.snapshots.of_vm(&vm.id))
+    }
+
+    /// Brings a VM back to a snapshot. Goes on when the caller goes away.
+    ///
+    /// # Errors
+    /// See [`RestoreError`].
+    pub async fn restore(&self, id: &str, snapshot: &str) -> Result<RestoreResponse, RestoreError> {
+        let vm = self.vm(id).map_err(RestoreError::Vm)?;
+        let held = self.host.snapshots.hold(snapshot);
+        vm.restore(held.map_err(RestoreError::Snapshot)?).await
+    }
+
+    /// Makes a VM from a snapshot, in all other respects like the VM `source`, which is not touched.
+    ///
+    /// # Errors
+    /// No such VM, else as [`Self::create`].
+    pub async fn fork(&self, source: &str, request: ForkRequest) -> Result<VmView, ForkError> {
+        let vm = self.vm(source).map_err(ForkError::Source)?;
+        let spec = vm.spec.clone();
+        let create = create::fork_request(&spec, request);
+        self.create(create).await.map_err(ForkError::Create)
+    }
+
+    /// Removes a snapshot, whether or not its VM still exists.
+    ///
+    /// # Errors
+    /// There is none, it is in use, or its files cannot be removed.
+    pub async fn delete_snapshot(&self, id: &str) -> Result<(), StoreError> {
+        let (store, id) = (Arc::clone(&self.host.snapshots), id.to_owned());
+        let removed = tokio::task::spawn_blocking(move || store.remove(&id)).await;
+        let dir = self.host.snapshots.dir();
+        removed.unwrap_or_else(|lost| {
+            let lost = std::io::Error::other(lost);
+            Err(crate::file_error::failed("remove a snapshot in", dir)(lost).into())
+        })
+    }
+
+    /// Runs `work` until the agent ends, which waits for it.
+    pub fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let ended = self.host.shutdown.clone().cancelled_owned();
+        self.host.tasks.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = ended => {}
+            }
+        });
     }
 
     /// Stops taking care of VMs, which go on running. Creates under way are undone.

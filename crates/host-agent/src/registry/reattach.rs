@@ -26,6 +26,7 @@ use super::vm::Vm;
 use crate::disk::{Images, Overlays};
 use crate::net::{Firewall, Links};
 use crate::report::chain;
+use crate::snapshot::Snapshots;
 use crate::vmm::Process;
 
 /// How long to wait for the state directory.
@@ -101,6 +102,13 @@ async fn open(
     let (base, named) = (config.paths.base.clone(), config.paths.images.clone());
     let images = Images::new(base, named, state.join("images")).map_err(HostError::Images)?;
     let overlays = Overlays::new(state.join("templates"), mkfs).map_err(HostError::Overlays)?;
+    let snapshots = config.paths.snapshots.clone();
+    let snapshots = tokio::task::spawn_blocking(|| Snapshots::open(snapshots)).await;
+    let snapshots = snapshots.map_err(|lost| HostError::State {
+        dir: state.clone(),
+        source: std::io::Error::other(lost),
+    })?;
+    let snapshots = snapshots.map_err(HostError::Snapshots)?;
     let links = Links::open().map_err(HostError::Links)?;
     links.enable_forwarding().await.map_err(HostError::Links)?;
     // The table goes in with the rules of all VMs: a moment without them would cut connections.
@@ -114,6 +122,7 @@ async fn open(
         vmm,
         images: Arc::new(images),
         overlays: Arc::new(overlays),
+        snapshots: Arc::new(snapshots),
         metas: Arc::new(metas),
         links,
         firewall,

@@ -3,16 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuse_wire_host::{StartAgentRequest, StartAgentResponse, VmState, VmView};
+use fuse_wire_host::{
+    RestoreResponse, Snapshot, SnapshotRequest, StartAgentRequest, StartAgentResponse, VmState,
+    VmView,
+};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::error::{DeleteError, LeaseError, SurfaceError, VmError};
+use super::error::{DeleteError, LeaseError, RestoreError, SnapshotError, SurfaceError, VmError};
 use super::host::Host;
 use super::lease::MAX_LEASES;
-use super::meta::Meta;
+use super::meta::{Meta, Spec};
 use crate::guest::GuestClient;
+use crate::snapshot::Held;
 
 /// Operations that may wait for a VM's task.
 const QUEUE: usize = 16;
@@ -23,6 +27,14 @@ pub(super) enum Op {
     StartAgent {
         request: Box<StartAgentRequest>,
         reply: oneshot::Sender<Result<StartAgentResponse, SurfaceError>>,
+    },
+    Snapshot {
+        request: SnapshotRequest,
+        reply: oneshot::Sender<Result<Snapshot, SnapshotError>>,
+    },
+    Restore {
+        from: Held,
+        reply: oneshot::Sender<Result<RestoreResponse, RestoreError>>,
     },
     Delete {
         reply: oneshot::Sender<Result<(), DeleteError>>,
@@ -40,8 +52,7 @@ pub(super) struct Status {
 #[derive(Debug)]
 pub(super) struct Vm {
     pub(super) id: String,
-    name: String,
-    owner: Option<String>,
+    pub(super) spec: Spec,
     url: String,
     log: PathBuf,
     status: watch::Receiver<Status>,
@@ -69,8 +80,7 @@ impl Vm {
         let sockets = host.vmm.sockets(&meta.vm_id, &host.metas.dir(&meta.vm_id));
         let vm = Self {
             id: meta.vm_id.clone(),
-            name: meta.spec.name.clone(),
-            owner: meta.spec.owner.clone(),
+            spec: meta.spec.clone(),
             url: host.url(meta.slot.host_port),
             log: host.log_of(&meta.vm_id),
             status,
@@ -94,8 +104,8 @@ impl Vm {
         VmView {
             vm_id: self.id.clone(),
             url: self.url.clone(),
-            name: Some(self.name.clone()),
-            owner: self.owner.clone(),
+            name: Some(self.spec.name.clone()),
+            owner: self.spec.owner.clone(),
             state: Some(state),
             boot_id,
             timings_ms: None,
@@ -132,6 +142,29 @@ impl Vm {
             })
         };
         answer.await.map_err(|_| gone())?
+    }
+
+    pub(super) async fn snapshot(
+        &self,
+        request: SnapshotRequest,
+    ) -> Result<Snapshot, SnapshotError> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.ops.send(Op::Snapshot { request, reply }).await;
+        sent.map_err(|_| SnapshotError::Vm(VmError::NotFound))?;
+        let id = || self.id.clone();
+        answer
+            .await
+            .map_err(|_| SnapshotError::ShuttingDown { id: id() })?
+    }
+
+    pub(super) async fn restore(&self, from: Held) -> Result<RestoreResponse, RestoreError> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.ops.send(Op::Restore { from, reply }).await;
+        sent.map_err(|_| RestoreError::Vm(VmError::NotFound))?;
+        let id = || self.id.clone();
+        answer
+            .await
+            .map_err(|_| RestoreError::ShuttingDown { id: id() })?
     }
 
     pub(super) async fn delete(&self) -> Result<(), DeleteError> {

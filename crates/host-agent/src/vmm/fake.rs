@@ -7,13 +7,15 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use fuse_wire_guest::control::{
-    ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadFile, UploadRequest,
-    UploadResponse, path,
+    ClockResponse, ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadFile,
+    UploadRequest, UploadResponse, path,
 };
+use fuse_wire_guest::snapshot::{self, FreezeRequest, FreezeResponse, ThawResponse};
 use fuse_wire_guest::{GENERATION, READY_PORT, Ready, vsock};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -28,6 +30,7 @@ use tokio::task::JoinSet;
 use super::process::{spawn_detached, start_time};
 use super::{Limits, MachineSpec, Process, ProcessId, Sockets, Vmm, VmmError};
 use crate::guest::{Transport, VsockTransport};
+use crate::snapshot::Files;
 
 /// What the next machines do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,6 +50,12 @@ pub(crate) enum Behaviour {
     Unusable(&'static str),
     /// The guest's surface does not start.
     NoSurface,
+    /// The guest does not know how to hold its disk still.
+    NoFreeze,
+    /// The guest's hold ends before it is told to.
+    ShortHold,
+    /// The program cannot write the memory.
+    NoSave,
 }
 
 /// What a guest was told.
@@ -56,6 +65,8 @@ pub(crate) struct Told {
     pub(crate) uploads: Vec<UploadRequest>,
     pub(crate) surfaces: Vec<SurfaceRequest>,
     pub(crate) power_offs: usize,
+    /// What concerns snapshots, in order.
+    pub(crate) snapshots: Vec<String>,
 }
 
 /// Processes that were started, those that have ended included.
@@ -101,6 +112,18 @@ impl FakeVmm {
         self.api.lock().unwrap().remove(vm_id);
         self.guests.lock().unwrap().remove(vm_id);
         end_all(&self.started);
+    }
+
+    fn note(&self, what: &str) {
+        self.told.lock().unwrap().snapshots.push(what.to_owned());
+    }
+
+    fn start_guest(&self, vm_id: &str, channel: UnixListener) {
+        let told = Arc::clone(&self.told);
+        let started = Arc::clone(&self.started);
+        let mut guest = JoinSet::new();
+        guest.spawn(serve(channel, told, started, self.behaviour()));
+        self.guests.lock().unwrap().insert(vm_id.to_owned(), guest);
     }
 
     fn behaviour(&self) -> Behaviour {
@@ -176,7 +199,6 @@ impl Vmm for FakeVmm {
     }
 
     async fn boot(&self, spec: &MachineSpec) -> Result<(), VmmError> {
-        let mut guest = JoinSet::new();
         let channel = UnixListener::bind(&spec.sockets.channel).unwrap();
         let behaviour = self.behaviour();
         let mut ready = Ready {
@@ -195,19 +217,59 @@ impl Vmm for FakeVmm {
             Behaviour::Unusable(reason) => ready.error = Some(reason.to_owned()),
             _ => {}
         }
-        let surface = behaviour != Behaviour::NoSurface;
-        let (told, started) = (Arc::clone(&self.told), Arc::clone(&self.started));
-        guest.spawn(serve(channel, told, started, surface));
+        self.start_guest(&spec.vm_id, channel);
         let path = vsock::listener_path(&spec.sockets.channel, READY_PORT);
         let mut stream = UnixStream::connect(path).await.unwrap();
         stream
             .write_all(&serde_json::to_vec(&ready).unwrap())
             .await
             .unwrap();
-        self.guests
+        Ok(())
+    }
+
+    async fn pause(&self, _: &Sockets) -> Result<(), VmmError> {
+        self.note("pause");
+        Ok(())
+    }
+
+    async fn resume(&self, _: &Sockets, _: Duration) -> Result<(), VmmError> {
+        self.note("resume");
+        Ok(())
+    }
+
+    async fn save(&self, _: &Sockets, to: &Files) -> Result<(), VmmError> {
+        self.note("save");
+        if self.behaviour() == Behaviour::NoSave {
+            let fault = "no space".to_owned();
+            return Err(VmmError::Refused {
+                call: "/snapshot/create",
+                status: 400,
+                fault,
+            });
+        }
+        std::fs::write(to.vmstate(), b"state").unwrap();
+        std::fs::write(to.memory(), b"memory").unwrap();
+        Ok(())
+    }
+
+    async fn load(&self, spec: &MachineSpec, _: &Process, from: &Files) -> Result<(), VmmError> {
+        self.note("load");
+        if self.behaviour() == Behaviour::Refuse {
+            let fault = "another version".to_owned();
+            return Err(VmmError::Refused {
+                call: "/snapshot/load",
+                status: 400,
+                fault,
+            });
+        }
+        assert_eq!(std::fs::read(from.memory()).unwrap(), b"memory");
+        let listener = UnixListener::bind(&spec.sockets.api).unwrap();
+        self.api
             .lock()
             .unwrap()
-            .insert(spec.vm_id.clone(), guest);
+            .insert(spec.vm_id.clone(), listener);
+        let channel = UnixListener::bind(&spec.sockets.channel).unwrap();
+        self.start_guest(&spec.vm_id, channel);
         Ok(())
     }
 
@@ -231,11 +293,17 @@ fn end_all(started: &Started) {
     }
 }
 
-async fn serve(channel: UnixListener, told: Arc<Mutex<Told>>, started: Started, surface: bool) {
+async fn serve(
+    channel: UnixListener,
+    told: Arc<Mutex<Told>>,
+    started: Started,
+    behaviour: Behaviour,
+) {
     let mut connections = JoinSet::new();
     loop {
         let (mut stream, _) = channel.accept().await.unwrap();
         let (told, started) = (Arc::clone(&told), Arc::clone(&started));
+        let behaviour = behaviour.clone();
         connections.spawn(async move {
             let mut line = Vec::new();
             while line.last() != Some(&b'\n') {
@@ -246,7 +314,12 @@ async fn serve(channel: UnixListener, told: Arc<Mutex<Told>>, started: Started, 
                 .await
                 .unwrap();
             let service = service_fn(|request| {
-                answer(request, Arc::clone(&told), Arc::clone(&started), surface)
+                answer(
+                    request,
+                    Arc::clone(&told),
+                    Arc::clone(&started),
+                    behaviour.clone(),
+                )
             });
             let http = hyper::server::conn::http1::Builder::new();
             let _closed = http.serve_connection(TokioIo::new(stream), service).await;
@@ -258,12 +331,33 @@ async fn answer(
     request: Request<Incoming>,
     told: Arc<Mutex<Told>>,
     started: Started,
-    surface: bool,
+    behaviour: Behaviour,
 ) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
     let route = request.uri().path().to_owned();
     let query = request.uri().query().map(str::to_owned);
     let body = request.into_body().collect().await.unwrap().to_bytes();
+    let note = |what: &str| told.lock().unwrap().snapshots.push(what.to_owned());
+    let surface = behaviour != Behaviour::NoSurface;
     Ok(match route.as_str() {
+        snapshot::path::FREEZE if behaviour == Behaviour::NoFreeze => {
+            refuse(StatusCode::NOT_FOUND, "no such route")
+        }
+        snapshot::path::FREEZE => {
+            let request: FreezeRequest = serde_json::from_slice(&body).unwrap();
+            let frozen = request.hold_ms > 0;
+            note(if frozen { "freeze" } else { "sync" });
+            json(&FreezeResponse { frozen })
+        }
+        snapshot::path::THAW => {
+            note("thaw");
+            let held = behaviour != Behaviour::ShortHold;
+            json(&ThawResponse { held })
+        }
+        snapshot::path::RESUMED => {
+            note("resumed");
+            json(&ClockResponse { offset_micros: 1 })
+        }
+        path::CLOCK => json(&ClockResponse { offset_micros: 1 }),
         path::EXEC => {
             let request: ExecRequest = serde_json::from_slice(&body).unwrap();
             told.lock().unwrap().execs.push(request.clone());

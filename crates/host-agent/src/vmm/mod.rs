@@ -14,12 +14,14 @@ pub(crate) mod fake;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use thiserror::Error;
 
 use crate::guest::Transport;
 use crate::net::plan::MacAddr;
+use crate::snapshot::Files;
 pub use process::{Process, ProcessId};
 
 /// A machine to run.
@@ -41,6 +43,8 @@ pub struct MachineSpec {
     pub nic: Option<Nic>,
     /// File that takes the VMM's output, the guest's console included.
     pub log: PathBuf,
+    /// Back its memory with 2 MiB pages of the host.
+    pub huge_pages: bool,
     /// Where its sockets are.
     pub sockets: Sockets,
 }
@@ -120,6 +124,37 @@ pub trait Vmm: Debug + Send + Sync {
     /// # Errors
     /// It does not answer in time, or refuses.
     async fn boot(&self, spec: &MachineSpec) -> Result<(), VmmError>;
+
+    /// Stops the machine's CPUs.
+    ///
+    /// # Errors
+    /// It does not answer in time, or refuses.
+    async fn pause(&self, sockets: &Sockets) -> Result<(), VmmError>;
+
+    /// Lets the CPUs of a paused machine run. Fine for one that runs. A program that is still writing
+    /// the machine's memory answers when it is done, hence the bound of the caller's.
+    ///
+    /// # Errors
+    /// It does not answer in time, or refuses.
+    async fn resume(&self, sockets: &Sockets, within: Duration) -> Result<(), VmmError>;
+
+    /// Writes state and memory of a paused machine.
+    ///
+    /// # Errors
+    /// It does not answer in time, or cannot write.
+    async fn save(&self, sockets: &Sockets, to: &Files) -> Result<(), VmmError>;
+
+    /// Makes a fresh program the machine that was saved, and lets it run. Disks and network device
+    /// exist by now, under the names they had.
+    ///
+    /// # Errors
+    /// It ends, does not answer in time, or refuses the files.
+    async fn load(
+        &self,
+        spec: &MachineSpec,
+        process: &Process,
+        from: &Files,
+    ) -> Result<(), VmmError>;
 
     /// Whether something serves the control socket.
     async fn serves(&self, sockets: &Sockets) -> bool;

@@ -28,6 +28,7 @@ fn guests_live_side_by_side_outlive_the_agent_and_leave_nothing() {
         commands(&agent).await;
         files(&agent).await;
         surface(&agent, &a.url, &outside).await;
+        datagrams(&agent, &outside).await;
         isolation(&agent, &b.url, &outside).await;
 
         let before = agent.processes();
@@ -205,6 +206,53 @@ async fn surface(agent: &Agent, url: &str, outside: &Outside) {
         .unwrap()
         .endpoints;
     assert_eq!(again, published);
+}
+
+/// UDP is published like TCP, and publishing again leaves one rule, not two.
+async fn datagrams(agent: &Agent, outside: &Outside) {
+    let server = "use IO::Socket::INET; my $s=IO::Socket::INET->new(LocalPort=>7777,Proto=>'udp') \
+                  or die; while ($s->recv(my $m, 100)) { $s->send(uc $m) }";
+    let start = "setsid perl -e \"$1\" >/dev/null 2>&1 &";
+    agent
+        .exec("a", &["bash", "-c", start, "bash", server])
+        .await;
+    let request = StartAgentRequest {
+        manifest_path: "/fuse/manifest.json".into(),
+        secrets_path: "/fuse/secrets.json".into(),
+        tls_cert_path: Some("/fuse/tls/cert.pem".into()),
+        tls_key_path: Some("/fuse/tls/key.pem".into()),
+        auth_token: Some("tok".into()),
+        expose: vec![Expose {
+            port: 7777,
+            name: "echo".into(),
+            protocol: Protocol::Udp,
+        }],
+        ..StartAgentRequest::default()
+    };
+    let publish = async || {
+        agent
+            .client
+            .start_agent("a", &request)
+            .await
+            .unwrap()
+            .endpoints
+    };
+    let published = publish().await;
+    assert_eq!(published[0].protocol, Protocol::Udp);
+    let rules = run(&["nft", "list", "table", "inet", "fuse"]);
+    assert_eq!(publish().await, published);
+    assert_eq!(run(&["nft", "list", "table", "inet", "fuse"]), rules);
+    let port = published[0].host_port;
+    // The server may still be starting: a datagram that nobody takes is lost.
+    let ask = |address: &str| {
+        format!(
+            "for i in $(seq 30); do exec 3<>/dev/udp/{address}/{port}; echo hi >&3; \
+             timeout 0.5 head -n1 <&3 && exit; done; exit 1"
+        )
+    };
+    assert_eq!(outside.run(&["bash", "-c", &ask(HOST)]), "HI\n");
+    assert_eq!(run(&["bash", "-c", &ask(HOST)]), "HI\n");
+    assert_eq!(run(&["bash", "-c", &ask("127.0.0.1")]), "HI\n");
 }
 
 /// The status of the surface's protected route.

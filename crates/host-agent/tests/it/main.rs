@@ -8,8 +8,12 @@
 #[cfg(test)]
 mod agent;
 #[cfg(test)]
+mod attach;
+#[cfg(test)]
 mod guests;
 #[cfg(test)]
 mod machine;
+#[cfg(test)]
+mod snapshots;
 #[cfg(test)]
 mod startup;

@@ -1,6 +1,8 @@
 //! Starting and ending the program that is the public surface.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +21,10 @@ use crate::cgroup::Cgroups;
 use crate::reaper::{Exit, Reaper, Started};
 use crate::sys::{self, ChildSetup};
 
-/// The program when none is named: this one.
+/// The program when none is named: this one, where it has no file.
 const OWN_PROGRAM: &str = "/proc/self/exe";
+/// Name that it shows under.
+const OWN_NAME: &str = "fused";
 
 /// Longer than the program's own time to finish requests.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
@@ -151,7 +155,10 @@ impl Launcher {
             program: name.clone(),
             source,
         };
-        let mut command = Command::new(request.binary_path.as_deref().unwrap_or(OWN_PROGRAM));
+        let mut command = match request.binary_path.as_deref() {
+            Some(program) => Command::new(program),
+            None => own_program(),
+        };
         command
             .args(arguments(request))
             .env_clear()
@@ -175,6 +182,17 @@ impl Launcher {
             .map_err(|e| failed(std::io::Error::other(e)))?
             .map_err(failed)
     }
+}
+
+fn own_program() -> Command {
+    let file = if Path::new(crate::PROGRAM).exists() {
+        crate::PROGRAM
+    } else {
+        OWN_PROGRAM
+    };
+    let mut command = Command::new(file);
+    command.arg0(OWN_NAME);
+    command
 }
 
 fn program_of(request: &SurfaceRequest) -> String {

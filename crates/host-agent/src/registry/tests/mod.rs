@@ -3,6 +3,7 @@
 mod create;
 mod lifecycle;
 mod reattach;
+mod snapshot;
 mod stop;
 mod surface;
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Method;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -38,12 +39,29 @@ pub(super) async fn wait_until_open(socket: &Path) {
 
 /// `PUT path`.
 pub(super) async fn put(socket: &Path, path: &'static str, body: &Value) -> Result<(), VmmError> {
-    call(socket, path, body, CALL_LIMIT).await
+    call(Method::PUT, socket, path, body, CALL_LIMIT).await
+}
+
+/// `PUT path` of a call with a bound of its own.
+pub(super) async fn put_within(
+    socket: &Path,
+    path: &'static str,
+    body: &Value,
+    limit: Duration,
+) -> Result<(), VmmError> {
+    call(Method::PUT, socket, path, body, limit).await
+}
+
+/// Pauses or resumes the machine.
+pub(super) async fn set_state(socket: &Path, state: &str, limit: Duration) -> Result<(), VmmError> {
+    let body = json!({"state": state});
+    call(Method::PATCH, socket, "/vm", &body, limit).await
 }
 
 /// Starts the machine.
 pub(super) async fn start(socket: &Path) -> Result<(), VmmError> {
     call(
+        Method::PUT,
         socket,
         "/actions",
         &json!({"action_type": "InstanceStart"}),
@@ -53,12 +71,13 @@ pub(super) async fn start(socket: &Path) -> Result<(), VmmError> {
 }
 
 async fn call(
+    method: Method,
     socket: &Path,
     path: &'static str,
     body: &Value,
     limit: Duration,
 ) -> Result<(), VmmError> {
-    let answer = tokio::time::timeout(limit, exchange(socket, path, body)).await;
+    let answer = tokio::time::timeout(limit, exchange(method, socket, path, body)).await;
     let (status, body) = answer
         .map_err(|_| VmmError::Timeout {
             call: path,
@@ -79,11 +98,18 @@ async fn call(
     })
 }
 
-async fn exchange(socket: &Path, path: &str, body: &Value) -> Result<(u16, Bytes), BoxError> {
+async fn exchange(
+    method: Method,
+    socket: &Path,
+    path: &str,
+    body: &Value,
+) -> Result<(u16, Bytes), BoxError> {
     let stream = UnixStream::connect(socket).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let request = http::Request::put(path)
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
         .header(http::header::HOST, "localhost")
         .header(http::header::ACCEPT, "application/json")
         .header(http::header::CONTENT_TYPE, "application/json")

@@ -18,10 +18,13 @@ use serde_json::json;
 use super::process::{Process, ProcessId, log_tail, spawn_detached};
 use super::{Limits, MachineSpec, Sockets, Vmm, VmmError};
 use crate::guest::{Transport, VsockTransport};
+use crate::snapshot::Files;
 pub use sockets::{SocketDirError, longest_path, prepare_dir};
 
 /// How long the program may take to open its control socket.
 const SOCKET_LIMIT: Duration = Duration::from_secs(10);
+/// How long the program may take to pause the machine.
+const STATE_LIMIT: Duration = Duration::from_secs(20);
 /// Most vCPUs of a Firecracker machine.
 const MAX_CPUS: u32 = 32;
 /// The guest's address on its vsock. Each process has a vsock of its own, so all may share it.
@@ -32,15 +35,18 @@ const GUEST_CID: u32 = 3;
 pub struct Firecracker {
     program: PathBuf,
     socket_dir: PathBuf,
+    memory_limit: Duration,
 }
 
 impl Firecracker {
-    /// Drives `program`, with sockets in `socket_dir`.
+    /// Drives `program`, with sockets in `socket_dir`; it may take `memory_limit` to write or load
+    /// the memory of a guest.
     #[must_use]
-    pub fn new(program: PathBuf, socket_dir: PathBuf) -> Self {
+    pub fn new(program: PathBuf, socket_dir: PathBuf, memory_limit: Duration) -> Self {
         Self {
             program,
             socket_dir,
+            memory_limit,
         }
     }
 }
@@ -96,6 +102,40 @@ impl Vmm for Firecracker {
         api::start(&spec.sockets.api).await
     }
 
+    async fn pause(&self, sockets: &Sockets) -> Result<(), VmmError> {
+        api::set_state(&sockets.api, "Paused", STATE_LIMIT).await
+    }
+
+    async fn resume(&self, sockets: &Sockets, within: Duration) -> Result<(), VmmError> {
+        api::set_state(&sockets.api, "Resumed", within).await
+    }
+
+    async fn save(&self, sockets: &Sockets, to: &Files) -> Result<(), VmmError> {
+        let body = json!({
+            "snapshot_type": "Full",
+            "snapshot_path": to.vmstate(),
+            "mem_file_path": to.memory(),
+        });
+        let path = "/snapshot/create";
+        api::put_within(&sockets.api, path, &body, self.memory_limit).await
+    }
+
+    async fn load(
+        &self,
+        spec: &MachineSpec,
+        process: &Process,
+        from: &Files,
+    ) -> Result<(), VmmError> {
+        let body = json!({
+            "snapshot_path": from.vmstate(),
+            "mem_backend": {"backend_type": "File", "backend_path": from.memory()},
+            "resume_vm": true,
+        });
+        let path = "/snapshot/load";
+        let load = api::put_within(&spec.sockets.api, path, &body, self.memory_limit);
+        unless_ended(spec, process, load).await
+    }
+
     async fn serves(&self, sockets: &Sockets) -> bool {
         tokio::net::UnixStream::connect(&sockets.api).await.is_ok()
     }
@@ -149,12 +189,15 @@ async fn describe(spec: &MachineSpec) -> Result<(), VmmError> {
     }
     let vsock = json!({"guest_cid": GUEST_CID, "uds_path": spec.sockets.channel});
     api::put(socket, "/vsock", &vsock).await?;
-    let machine = json!({
+    let mut machine = json!({
         "vcpu_count": spec.cpus,
         "mem_size_mib": spec.memory_mib,
         // Can only be set before the first boot, and incremental snapshots need it.
         "track_dirty_pages": true,
     });
+    if spec.huge_pages {
+        machine["huge_pages"] = json!("2M");
+    }
     api::put(socket, "/machine-config", &machine).await
 }
 

@@ -28,6 +28,7 @@ fn spec(dir: &Path) -> MachineSpec {
             mac: MacAddr([6, 0, 0xac, 0x10, 1, 2]),
         }),
         log: dir.join("fc.log"),
+        huge_pages: false,
         sockets: sockets::of(dir, "vm-1"),
     }
 }
@@ -80,7 +81,7 @@ fn program(dir: &Path, script: &str) -> Firecracker {
     let path = dir.join("vmm");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    Firecracker::new(path, dir.to_owned())
+    Firecracker::new(path, dir.to_owned(), Duration::from_secs(9))
 }
 
 #[tokio::test]
@@ -176,10 +177,62 @@ async fn a_program_that_ends_shows_its_last_words() {
 #[test]
 fn a_missing_program_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let driver = Firecracker::new("/nowhere/firecracker".into(), dir.path().to_owned());
+    let driver = Firecracker::new(
+        "/nowhere/firecracker".into(),
+        dir.path().to_owned(),
+        Duration::from_secs(9),
+    );
     let error = driver.spawn(&spec(dir.path())).unwrap_err();
     assert!(
         error.to_string().contains("/nowhere/firecracker"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_live_snapshot_makes_the_documented_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = program(dir.path(), "sleep 600");
+    let mut spec = spec(dir.path());
+    spec.huge_pages = true;
+    let store = crate::snapshot::Snapshots::open(dir.path().join("snapshots")).unwrap();
+    let staged = store.stage().unwrap();
+    let files = staged.files();
+    let listener = UnixListener::bind(&spec.sockets.api).unwrap();
+    let mut server = JoinSet::new();
+    server.spawn(serve(listener, "/snapshot/load"));
+    let process = Process::find(driver.spawn(&spec).unwrap())
+        .unwrap()
+        .unwrap();
+    driver.configure(&spec, &process).await.unwrap();
+    driver.pause(&spec.sockets).await.unwrap();
+    driver.save(&spec.sockets, &files).await.unwrap();
+    let within = Duration::from_secs(9);
+    driver.resume(&spec.sockets, within).await.unwrap();
+    let refused = driver.load(&spec, &process, &files).await.unwrap_err();
+    assert!(refused.to_string().contains("/snapshot/load"), "{refused}");
+    process.kill().await.unwrap();
+    let seen = server.join_next().await.unwrap().unwrap();
+    let machine = seen.iter().find(|(path, _)| path == "/machine-config");
+    assert_eq!(machine.unwrap().1["huge_pages"], "2M");
+    let calls = &seen[seen.len() - 4..];
+    let (state, memory) = (files.vmstate(), files.memory());
+    let want = [
+        ("/vm", json!({"state": "Paused"})),
+        (
+            "/snapshot/create",
+            json!({"snapshot_type": "Full", "snapshot_path": state, "mem_file_path": memory}),
+        ),
+        ("/vm", json!({"state": "Resumed"})),
+        (
+            "/snapshot/load",
+            json!({
+                "snapshot_path": state,
+                "mem_backend": {"backend_type": "File", "backend_path": memory},
+                "resume_vm": true,
+            }),
+        ),
+    ];
+    let want = want.map(|(path, body)| (path.to_owned(), body));
+    assert_eq!(calls, want);
 }

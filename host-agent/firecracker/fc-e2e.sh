@@ -28,14 +28,15 @@ env -u DATABASE_URL ORCH_LISTEN="127.0.0.1:$port" ORCH_AUTH_TOKEN="$token" TOKEN
 orchestrator=$!
 trap 'kill "$orchestrator" 2>/dev/null; wait "$orchestrator" 2>/dev/null; rm -rf "$work"' EXIT
 
-# call <method> <path> <status> [body]: the answer must have that status; its body.
+# call <method> <path> <status> [body]: the answer must have that status (or that pattern of them); its body.
 call() {
   local body=() status
   [ $# -lt 4 ] || body=(--header 'Content-Type: application/json' --data-binary "$4")
   status=$(printf 'header = "Authorization: Bearer %s"\n' "$token" |
     curl --silent --show-error --max-time 180 --config - --request "$1" "${body[@]}" \
       --output "$work/answer" --write-out '%{http_code}' "$api$2") || die "$1 $2 failed"
-  [ "$status" = "$3" ] || die "$1 $2 answered $status instead of $3: $(cat "$work/answer")"
+  # shellcheck disable=SC2053  # a pattern on purpose
+  [[ $status = $3 ]] || die "$1 $2 answered $status instead of $3: $(cat "$work/answer")"
   log "ok: $1 $2 $status"
   cat "$work/answer"
 }
@@ -53,10 +54,17 @@ id=$(field id <<<"$created")
 is "$(field state <<<"$created")" running 'the state after create'
 is "$(call GET "/v1/environments/$id" 200 | field state)" running 'the state'
 call GET '/v1/environments?task_id=fc-e2e' 200 | grep -q "$id" || die "the list lacks $id"
-snapshot=$(call POST "/v1/environments/$id/snapshots" 201 '{}' | field id)
-[ -n "$snapshot" ] || die "the answer to a snapshot has no id"
-call GET "/v1/snapshots?vm_id=$id" 200 | grep -q "$snapshot" || die "the list of snapshots lacks $snapshot"
-call POST "/v1/snapshots/$snapshot?action=restore" 204 '{}'
+# Hosts in memory may have no disks to take snapshots of.
+wanted=201
+[ "${FUSE_E2E_REMOTE:-}" = 1 ] || wanted='@(201|501)'
+snapshot=$(call POST "/v1/environments/$id/snapshots" "$wanted" '{}' | field id)
+if [ -n "$snapshot" ]; then
+  call GET "/v1/snapshots?vm_id=$id" 200 | grep -q "$snapshot" || die "the list of snapshots lacks $snapshot"
+  call POST "/v1/snapshots/$snapshot?action=restore" 204 '{}'
+else
+  grep -q unimplemented "$work/answer" || die "the answer to a snapshot has no id"
+  log 'skipped: snapshot, list and restore (these hosts take none; FUSE_E2E_REMOTE=1 does)'
+fi
 is "$(call POST "/v1/environments/$id?action=drain" 200 '{}' | field state)" draining 'the state after drain'
 call DELETE "/v1/environments/$id" 204
 call GET "/v1/environments/$id" 404 >/dev/null

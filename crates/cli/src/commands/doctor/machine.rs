@@ -243,7 +243,11 @@ async fn agent(host: &Host) -> Finding {
         Ok(401) if token.is_empty() => Finding::skipped(
             "agent",
             format!("answers on port {port}; its token is needed to ask more"),
-            "sudo fuse doctor --machine",
+            if host.closed {
+                "sudo fuse doctor --machine"
+            } else {
+                SERVICE
+            },
         ),
         Ok(401) => Finding::failed(
             "agent",

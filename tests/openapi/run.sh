@@ -33,12 +33,7 @@ fi
 
 dir=$(mktemp -d)
 orchestrator_pid=
-cleanup() {
-  [ -z "$orchestrator_pid" ] || kill "$orchestrator_pid" 2>/dev/null || true
-  wait || true
-  rm -rf "$dir"
-}
-trap cleanup EXIT
+trap '[ -z "$orchestrator_pid" ] || kill "$orchestrator_pid" 2>/dev/null || true; wait || true; rm -rf "$dir"' EXIT
 
 export FUSE_TOKEN=the-master-token
 mkfifo "$dir/log"

@@ -1,19 +1,10 @@
 //! The stream of the whole fleet, and streams with many readers or a slow one.
 
 use fuse_control::Settings;
-use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::support::{Options, Orchestrator, Sse};
-
-async fn fleet(fuse: &Orchestrator, last: Option<&str>) -> Sse {
-    let mut request = fuse.request(Method::GET, "/v1/events");
-    if let Some(last) = last {
-        request = request.header("Last-Event-ID", last);
-    }
-    Sse::new(request.send().await.unwrap())
-}
 
 async fn take(events: &mut Sse, count: usize) -> Vec<Value> {
     let mut taken = Vec::new();
@@ -39,7 +30,7 @@ fn told(events: &[Value]) -> Vec<(&str, &str)> {
 async fn the_fleet_is_told_in_order_and_again_from_any_event() {
     let fuse = Orchestrator::start().await;
     fuse.create(&json!({"task_id": "before"})).await.is(201);
-    let mut events = fleet(&fuse, None).await;
+    let mut events = fuse.fleet_events(None).await;
     assert_eq!(
         events.response.headers()["content-type"],
         "text/event-stream"
@@ -63,12 +54,14 @@ async fn the_fleet_is_told_in_order_and_again_from_any_event() {
     // The same cursor as of one environment's stream, from any event of any of them.
     for seen in 0..all.len() - 1 {
         let last = all[seen]["id"].as_str().unwrap();
-        let mut again = fleet(&fuse, Some(last)).await;
+        let mut again = fuse.fleet_events(Some(last)).await;
         let rest = take(&mut again, all.len() - 1 - seen).await;
         assert_eq!(rest, all[seen + 1..]);
     }
     // An id of nobody's behaves as none.
-    let mut fresh = fleet(&fuse, Some("0123456789abcdef0123456789abcdef")).await;
+    let mut fresh = fuse
+        .fleet_events(Some("0123456789abcdef0123456789abcdef"))
+        .await;
     fuse.delete("/v1/environments/fuse-b").await;
     let next = take(&mut fresh, 2).await;
     assert_eq!(
@@ -82,7 +75,7 @@ async fn the_fleet_is_told_in_order_and_again_from_any_event() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_of_the_fleet_misses_nothing() {
     let fuse = Orchestrator::start().await;
-    let mut events = fleet(&fuse, None).await;
+    let mut events = fuse.fleet_events(None).await;
     // More than any queue between here and there holds.
     for n in 0..400 {
         let task = format!("t{n}");

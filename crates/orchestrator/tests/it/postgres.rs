@@ -7,7 +7,7 @@ use fuse_testkit::{
 use fuse_wire_host::ExecResponse;
 use serde_json::json;
 
-use crate::support::{Options, Orchestrator, with_agent};
+use crate::support::{Answer, Options, Orchestrator, with_agent};
 
 fn server() -> Option<Postgres> {
     match Postgres::start(Durability::Careless) {
@@ -94,4 +94,57 @@ async fn two_orchestrators_share_one_database() {
     second.until("/ready", |answer| answer.status == 200).await;
     second.stop().await;
     first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_changes_nothing() {
+    let Some(server) = server() else { return };
+    let url = server.database().unwrap();
+    let options = || Options {
+        database: Some(url.clone()),
+        ..Options::default()
+    };
+    let create = json!({
+        "task_id": "a", "secrets": {"K": "v"}, "expose": [{"port": 80, "as": "web"}]
+    });
+    async fn keyed(fuse: &Orchestrator, body: &serde_json::Value) -> Answer {
+        let request = fuse.request(reqwest::Method::POST, "/v1/environments");
+        Orchestrator::send(request.header("Idempotency-Key", "once").json(body)).await
+    }
+    let (fuse, agent) = with_agent(options()).await;
+    let made = keyed(&fuse, &create).await.is(201);
+    let mut events = fuse.events("fuse-a", None).await;
+    events.next().await.unwrap();
+    let mut fleet = fuse.fleet_events(None).await;
+    fuse.create(&json!({"task_id": "b"})).await.is(201);
+    let seen = fleet.next().await.unwrap();
+    let seen = seen["id"].as_str().unwrap();
+    let (host, task) = (
+        fuse.get("/v1/hosts/h").await.is(200),
+        fuse.get("/v1/tasks/a").await.is(200),
+    );
+    fuse.stop().await;
+
+    let fuse = Orchestrator::with(options()).await;
+    fuse.until("/ready", |answer| answer.status == 200).await;
+    assert_eq!(fuse.get("/v1/environments/fuse-a").await.is(200), made);
+    assert_eq!(fuse.get("/v1/tasks/a").await.is(200), task);
+    let allocated = &fuse.get("/v1/hosts/h").await.is(200)["allocated"];
+    assert_eq!(*allocated, host["allocated"]);
+    // The same key gives the same answer, and the same cursor goes on.
+    let again = keyed(&fuse, &create).await;
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    assert_eq!(again.is(201), made);
+    let exec = json!({"cmd": ["true"]});
+    let answer = fuse
+        .post("/v1/environments/fuse-a?action=exec", &exec)
+        .await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(fuse.delete("/v1/environments/fuse-a").await.status, 204);
+    let mut fleet = fuse.fleet_events(Some(seen)).await;
+    for state in ["running", "destroying", "destroyed"] {
+        assert_eq!(fleet.next().await.unwrap()["state"], state);
+    }
+    assert_eq!(agent.vms(), ["fuse-b"]);
+    fuse.stop().await;
 }

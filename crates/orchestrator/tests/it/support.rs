@@ -220,11 +220,24 @@ impl Orchestrator {
 
     /// The raw event stream of an environment.
     pub(crate) async fn events(&self, id: &str, last: Option<&str>) -> Sse {
-        let mut request = self.request(Method::GET, &format!("/v1/environments/{id}/events"));
+        self.stream(&format!("/v1/environments/{id}/events"), last)
+            .await
+    }
+
+    /// The raw event stream of the fleet.
+    pub(crate) async fn fleet_events(&self, last: Option<&str>) -> Sse {
+        self.stream("/v1/events", last).await
+    }
+
+    async fn stream(&self, path: &str, last: Option<&str>) -> Sse {
+        let mut request = self.request(Method::GET, path);
         if let Some(last) = last {
             request = request.header("Last-Event-ID", last);
         }
-        Sse::new(request.send().await.unwrap())
+        Sse {
+            response: request.send().await.unwrap(),
+            buffer: String::new(),
+        }
     }
 }
 
@@ -235,13 +248,6 @@ pub(crate) struct Sse {
 }
 
 impl Sse {
-    pub(crate) fn new(response: reqwest::Response) -> Self {
-        Self {
-            response,
-            buffer: String::new(),
-        }
-    }
-
     /// The next record; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         tokio::time::timeout(PATIENCE, self.record())

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 const BIN: &str = env!("CARGO_BIN_EXE_orchestrator");
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-pub(super) const MASTER: &str = "master";
+const MASTER: &str = "master";
 const REPLICAS: usize = 3;
 const HOSTS: usize = 4;
 const SLOTS: usize = 50;
@@ -228,7 +228,21 @@ impl Fleet {
         })
     }
 
-    pub(super) fn base(&self, replica: usize) -> String {
+    /// Opens the fleet's event stream behind the event `last`.
+    pub(super) async fn open_events(
+        &self,
+        replica: usize,
+        last: Option<&str>,
+    ) -> reqwest::Result<reqwest::Response> {
+        let url = format!("{}/v1/events", self.base(replica));
+        let mut request = self.http.get(url).bearer_auth(MASTER);
+        if let Some(last) = last {
+            request = request.header("Last-Event-ID", last);
+        }
+        request.send().await?.error_for_status()
+    }
+
+    fn base(&self, replica: usize) -> String {
         format!("http://{}", self.replicas[replica % REPLICAS].address)
     }
 

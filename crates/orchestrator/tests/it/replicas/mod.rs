@@ -2,6 +2,7 @@
 //! PostgreSQL, agents that speak the real wire, and things that go wrong.
 
 mod fleet;
+mod follow;
 mod load;
 mod verdict;
 
@@ -10,6 +11,7 @@ use tokio::sync::watch;
 
 use self::{
     fleet::Fleet,
+    follow::Followers,
     load::{Faults, Progress, run},
     verdict::check,
 };
@@ -32,10 +34,12 @@ async fn hosts_are_never_oversold_and_no_event_is_lost() {
     let Some(fleet) = Fleet::start(Durability::Careless).await else {
         return;
     };
+    let readers = Followers::start(&fleet);
     let (progress, _) = progress();
     let book = run(&fleet, Faults::Refusals, TASKS, progress).await;
     assert_eq!(book.alive.len() + book.gone.len(), 500);
     check(&fleet, &book).await;
+    readers.saw_everything(&fleet).await;
     // Every host was full at some time, or nothing was at stake.
     assert!(fleet.agents.iter().all(|agent| agent.peak() == 50));
 }
@@ -45,6 +49,7 @@ async fn a_rolling_restart_fails_no_request() {
     let Some(fleet) = Fleet::start(Durability::Careless).await else {
         return;
     };
+    let readers = Followers::start(&fleet);
     let (progress, mut watched) = progress();
     let load = run(&fleet, Faults::Refusals, FEWER_TASKS, progress);
     let restarts = async {
@@ -56,6 +61,7 @@ async fn a_rolling_restart_fails_no_request() {
     let (book, ()) = tokio::join!(load, restarts);
     assert_eq!(book.alive.len() + book.gone.len(), 300);
     check(&fleet, &book).await;
+    readers.saw_everything(&fleet).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,6 +69,7 @@ async fn killed_replicas_lose_nothing_acknowledged() {
     let Some(fleet) = Fleet::start(Durability::Careless).await else {
         return;
     };
+    let readers = Followers::start(&fleet);
     let (progress, mut watched) = progress();
     let load = run(&fleet, Faults::Lost, TASKS, progress);
     let kills = async {
@@ -73,6 +80,7 @@ async fn killed_replicas_lose_nothing_acknowledged() {
     };
     let (book, ()) = tokio::join!(load, kills);
     check(&fleet, &book).await;
+    readers.saw_everything(&fleet).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,6 +88,7 @@ async fn a_database_that_crashes_makes_nobody_lie() {
     let Some(fleet) = Fleet::start(Durability::Durable).await else {
         return;
     };
+    let readers = Followers::start(&fleet);
     let (progress, mut watched) = progress();
     let load = run(&fleet, Faults::Store, FEWER_TASKS, progress);
     let crashes = async {
@@ -92,4 +101,5 @@ async fn a_database_that_crashes_makes_nobody_lie() {
     };
     let (book, ()) = tokio::join!(load, crashes);
     check(&fleet, &book).await;
+    readers.saw_everything(&fleet).await;
 }

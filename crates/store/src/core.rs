@@ -12,6 +12,7 @@ use crate::clock::FleetClock;
 use crate::connect::FileLock;
 use crate::error::is_lost;
 use crate::pool::Pool;
+use crate::pulse::Pulse;
 use crate::sql::{Bind, Row};
 use crate::{Engine, StoreError, Vault};
 
@@ -22,6 +23,7 @@ pub(crate) struct Core {
     pub(crate) writers: Arc<Pool>,
     pub(crate) readers: Arc<Pool>,
     pub(crate) clock: FleetClock,
+    pub(crate) pulse: Pulse,
     pub(crate) vault: Vault,
     pub(crate) fleet_id: FleetId,
     pub(crate) replica_id: ReplicaId,

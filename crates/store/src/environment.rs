@@ -15,7 +15,7 @@ use fuse_model::{
 use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
 
-use crate::presence::{alive_since, is_alive};
+use crate::presence::is_alive;
 use crate::sql::{Bind, Columns, Row, binds, without_nul};
 use crate::tx::Tx;
 use crate::writer::{Applied, Write};
@@ -125,7 +125,7 @@ impl Store {
             ") ORDER BY id LIMIT $3"
         ));
         let now = self.now();
-        let values = binds![now, alive_since(now), limit];
+        let values = binds![now, self.core().pulse.alive_since(now), limit];
         let rows = self
             .read("list interrupted operations", sql, values)
             .await?;

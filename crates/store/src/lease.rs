@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fuse_model::to_micros;
 
-use crate::presence::{alive_since, is_alive};
+use crate::presence::is_alive;
 use crate::sql::binds;
 use crate::tx::Tx;
 use crate::writer::{Applied, Write};
@@ -62,7 +62,7 @@ impl Write for Acquire {
             tx.replica.as_str(),
             expires_at,
             tx.now,
-            alive_since(tx.now)
+            tx.alive_since
         ];
         let rows = tx.fetch("take a lease", sql, values).await?;
         let Some(row) = rows.first() else {

@@ -28,6 +28,7 @@ mod migrate;
 mod multi_row;
 mod pool;
 mod presence;
+mod pulse;
 mod sql;
 mod store;
 mod task;

@@ -13,10 +13,11 @@ use jiff::Timestamp;
 
 use crate::clock::FleetClock;
 use crate::core::Core;
+use crate::pulse::Pulse;
 use crate::sql::{Conn, Row, binds};
 use crate::{Engine, StoreError};
 
-const HEARTBEAT: Duration = Duration::from_secs(5);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long a replica is believed to live without a beat.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(20);
 /// How long the row of a dead replica is kept, for people who look.
@@ -30,7 +31,7 @@ const BEAT: &str = "INSERT INTO replicas (id, started_at, seen_at) \
      ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at RETURNING seen_at";
 
 /// The condition under which replica `id` is alive; `$dead` is what
-/// [`alive_since`] answers.
+/// [`crate::pulse::Pulse::alive_since`] answers.
 macro_rules! is_alive {
     ($id:literal, $dead:literal) => {
         concat!(
@@ -44,17 +45,12 @@ macro_rules! is_alive {
 }
 pub(crate) use is_alive;
 
-/// Replicas seen after this time are alive.
-pub(crate) fn alive_since(now: Timestamp) -> i64 {
-    now.as_microsecond() - to_micros(DEAD_AFTER)
-}
-
 /// Joins the fleet and answers its id, which the first one makes up.
 pub(crate) async fn join(
     conn: &mut Conn,
     engine: Engine,
     replica: &ReplicaId,
-    clock: &FleetClock,
+    (clock, pulse): (&FleetClock, &Pulse),
 ) -> Result<FleetId, StoreError> {
     let failed = |error| StoreError::from_sqlx("join the fleet", error);
     if engine == Engine::Postgres {
@@ -63,7 +59,7 @@ pub(crate) async fn join(
             .fetch(BEAT, binds![replica.as_str(), asked])
             .await
             .map_err(failed)?;
-        set_clock(clock, asked, &rows)?;
+        set_clock((clock, pulse), asked, &rows)?;
         let long_ago = clock.now().as_microsecond() - to_micros(FORGOTTEN_AFTER);
         let sql = "DELETE FROM replicas WHERE seen_at < $1";
         conn.execute(sql, binds![long_ago]).await.map_err(failed)?;
@@ -97,9 +93,15 @@ async fn fleet_id(conn: &mut Conn, now: Timestamp) -> Result<FleetId, StoreError
     Ok(FleetId::new(row.columns("fleet").text("fleet_id")?))
 }
 
-fn set_clock(clock: &FleetClock, asked: Timestamp, rows: &[Row]) -> Result<(), StoreError> {
+fn set_clock(
+    (clock, pulse): (&FleetClock, &Pulse),
+    asked: Timestamp,
+    rows: &[Row],
+) -> Result<(), StoreError> {
     if let Some(row) = rows.first() {
-        clock.set(asked, row.columns("replicas").time("seen_at")?);
+        let at = row.columns("replicas").time("seen_at")?;
+        clock.set(asked, at);
+        pulse.beaten(at);
     }
     Ok(())
 }
@@ -119,7 +121,9 @@ pub(crate) async fn beat(core: Arc<Core>) {
         let beat = core
             .read("beat", BEAT, binds![core.replica_id.as_str(), asked])
             .await;
-        if let Err(error) = beat.and_then(|rows| set_clock(&core.clock, asked, &rows)) {
+        if let Err(error) =
+            beat.and_then(|rows| set_clock((&core.clock, &core.pulse), asked, &rows))
+        {
             tracing::warn!(%error, "this replica could not beat; others will take it for dead");
         }
     }

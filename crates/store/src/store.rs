@@ -16,6 +16,7 @@ use crate::clock::FleetClock;
 use crate::connect::{FileLock, Target};
 use crate::core::Core;
 use crate::pool::Pool;
+use crate::pulse::Pulse;
 use crate::sql::{Bind, Row};
 use crate::writer::{WriteMany, WriteQueue};
 use crate::{Engine, OpenError, StoreError, Vault, listen, migrate, presence};
@@ -74,8 +75,8 @@ impl Store {
             .map_err(OpenError::Connect)?;
         migrate::run(&mut conn, engine).await?;
         let replica_id = ReplicaId::random();
-        let clock = FleetClock::default();
-        let fleet_id = presence::join(&mut conn, engine, &replica_id, &clock).await?;
+        let (clock, pulse) = (FleetClock::default(), Pulse::default());
+        let fleet_id = presence::join(&mut conn, engine, &replica_id, (&clock, &pulse)).await?;
 
         let writers = Arc::new(Pool::new(target.writer(), 1));
         writers.put(conn);
@@ -89,6 +90,7 @@ impl Store {
             writers,
             readers,
             clock,
+            pulse,
             vault,
             fleet_id,
             replica_id,

@@ -15,6 +15,8 @@ pub(crate) struct Tx<'w> {
     conn: Pooled<'w>,
     /// The time of the batch.
     pub(crate) now: Timestamp,
+    /// Replicas seen after this time are alive.
+    pub(crate) alive_since: i64,
     /// This process.
     pub(crate) replica: &'w ReplicaId,
     /// Whether the batch is one write. Only then may it give up alone.
@@ -26,9 +28,11 @@ pub(crate) struct Tx<'w> {
 impl<'w> Tx<'w> {
     /// On a connection that has begun.
     pub(crate) fn new(conn: Pooled<'w>, core: &'w Core, alone: bool) -> Self {
+        let now = core.clock.now();
         Self {
             conn,
-            now: core.clock.now(),
+            now,
+            alive_since: core.pulse.alive_since(now),
             replica: &core.replica_id,
             alone,
             effects: Effects::default(),

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::lease::expiry;
 use super::operation;
 use crate::multi_row::{MultiRow, rounds};
-use crate::presence::{alive_since, is_alive};
+use crate::presence::is_alive;
 use crate::sql::{Bind, Row, binds, to_json};
 use crate::tx::Tx;
 use crate::writer::{Applied, WriteMany};
@@ -173,7 +173,7 @@ impl Update {
             operation.map(|operation| operation.owner.as_str()),
             operation.map(|operation| operation.expires_at),
             tx.now,
-            alive_since(tx.now),
+            tx.alive_since,
             after.boot_id.as_str()
         ])
     }

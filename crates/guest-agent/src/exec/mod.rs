@@ -37,7 +37,7 @@ use command::{Launched, Running, Streams};
 const MAX_RUNNING: usize = 128;
 
 /// Commands with a connection of their own at a time; each may hold a few MiB of input.
-const MAX_ATTACHED: usize = 16;
+const MAX_ATTACHED: usize = 32;
 
 /// A process that was killed may be stuck in the kernel; its caller is not.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);

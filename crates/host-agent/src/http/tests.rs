@@ -212,7 +212,19 @@ fn a_vm_over_http() {
         let list = served.send("GET", "/v1/vm?prefix=My%20", "", "").await;
         assert!(text(&list).contains(r#""state":"running""#), "{list}");
         let none = served.send("GET", "/v1/vm?prefix=other", "", "").await;
-        assert_eq!(text(&none), r#"{"vms":[]}"#);
+        assert!(text(&none).starts_with(r#"{"vms":[]"#), "{none}");
+        let missing = served.post("/v1/vm/no/restore", "{}").await;
+        assert_eq!(status(&missing), "400", "{missing}");
+        assert_eq!(text(&missing), "missing field: snapshot_id");
+        let unknown = served.send("DELETE", "/v1/snapshots/snap-0", "", "").await;
+        assert_eq!(
+            (status(&unknown), text(&unknown)),
+            ("404", "snapshot not found")
+        );
+        let plain = served
+            .send("GET", "/v1/vm/my-vm/attach?tty=1", "", "")
+            .await;
+        assert_eq!(status(&plain), "400", "{plain}");
         // The id is sanitised like the name.
         let exec = served
             .post("/v1/vm/My%20VM/exec", r#"{"cmd":["echo","hi"]}"#)

@@ -282,8 +282,8 @@ async fn pause(actor: &Actor) -> Result<(), SnapshotError> {
     paused.map_err(SnapshotError::Vmm)
 }
 
-/// Lets a machine go on that an agent which was killed may have left paused, or in the middle of
-/// writing its memory.
+/// Lets a machine go on that an agent which was killed may have left paused, in the middle of writing
+/// its memory, or with its disk held still.
 pub(super) async fn resume_adopted(actor: &Actor) {
     let limit = actor.host.config.vms.memory_limit;
     let sockets = actor.sockets();
@@ -295,6 +295,14 @@ pub(super) async fn resume_adopted(actor: &Actor) {
     if let Err(error) = resumed {
         let vm_id = &actor.meta.vm_id;
         tracing::error!(vm_id, error = chain(&error), "the machine may stay paused");
+    }
+    tokio::select! {
+        thawed = actor.vm.guest.thaw(THAW_LIMIT) => {
+            let vm_id = &actor.meta.vm_id;
+            tracing::debug!(vm_id, ?thawed, "the disk is not held still");
+        }
+        () = actor.vm.stop.cancelled() => {}
+        () = actor.host.shutdown.cancelled() => {}
     }
 }
 

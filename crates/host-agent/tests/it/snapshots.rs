@@ -87,6 +87,7 @@ fn what_a_guest_wrote_comes_back_from_disk_and_live_snapshots() {
         for number in 0..cycles() {
             cycle(&mut agent, 100 + number, true).await;
         }
+        killed_midway(&mut agent).await;
         goes_on(&mut agent).await;
         forks(&agent).await;
         removal(&agent).await;
@@ -116,6 +117,39 @@ async fn cost(agent: &Agent) {
     assert_eq!(live.kind, SnapshotKind::Live);
     shell(agent, "a", "rm /srv/fifty").await;
     assert!(live.pause_ms.unwrap() > 0.0);
+}
+
+/// An agent that is killed while it takes a snapshot leaves a guest that goes on, and nothing else.
+async fn killed_midway(agent: &mut Agent) {
+    let store = agent.dir().join("agent-state/snapshots");
+    let names = || -> Vec<String> {
+        let entries = std::fs::read_dir(&store).unwrap().flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        names.collect()
+    };
+    for live in [true, false] {
+        let before = names().len();
+        let request = SnapshotRequest {
+            live: Some(live),
+            ..SnapshotRequest::default()
+        };
+        let begun = async {
+            while !names().iter().any(|name| name.starts_with(".new-")) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let client = agent.client.clone();
+        tokio::select! {
+            taken = client.snapshot("a", &request) => panic!("{taken:?}"),
+            () = begun => {}
+        }
+        agent.kill();
+        agent.launch().await;
+        shell(agent, "a", "echo on > /srv/on && sync && rm /srv/on").await;
+        assert_eq!(names().len(), before);
+        assert!(!names().iter().any(|name| name.starts_with('.')));
+        take(agent, "a", live).await;
+    }
 }
 
 /// Processes, open files and what is only in memory go on where they were; the clock does not.

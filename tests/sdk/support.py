@@ -94,6 +94,7 @@ class Agent:
 
     def __init__(self) -> None:
         self.vms: dict[str, dict] = {}
+        self.snapshots: dict[str, dict] = {}
         self.commands: list[dict] = []
         self.files: dict[str, bytes] = {}
         self.on_create = lambda request: None
@@ -117,11 +118,20 @@ class Agent:
             case "POST", ["vm"]:
                 if refusal := self.on_create(request):
                     return refusal
-                vm = {"vm_id": request["name"], "url": "203.0.113.1:19551", "owner": request.get("owner")}
+                vm = {
+                    "vm_id": request["name"],
+                    "url": "127.0.0.1:1",
+                    "owner": request.get("owner"),
+                    "boot_id": "boot-1",
+                }
                 self.vms[vm["vm_id"]] = vm
                 return 200, vm
             case "GET", ["vm"]:
                 return 200, {"vms": list(self.vms.values())}
+            case "DELETE", ["snapshots", name]:
+                if self.snapshots.pop(name, None) is None:
+                    return 404, "snapshot not found"
+                return 200, {"ok": True}
             case _, ["vm", name, *_] if name not in self.vms:
                 return 404, "vm not found"
             case "GET", ["vm", name]:
@@ -129,6 +139,24 @@ class Agent:
             case "DELETE", ["vm", name]:
                 del self.vms[name]
                 return 200, {"ok": True}
+            case "POST", ["vm", name, "snapshot"]:
+                number = len(self.snapshots) + 1
+                taken = {
+                    "snapshot_id": f"snap-{number}-abcdef",
+                    "digest": f"{number:064x}",
+                    "kind": "live" if request.get("live") else "disk",
+                    "size_bytes": 4096,
+                    "origin_vm_id": name,
+                }
+                self.snapshots[taken["snapshot_id"]] = taken
+                return 200, taken
+            case "GET", ["vm", name, "snapshots"]:
+                of = [taken for taken in self.snapshots.values() if taken["origin_vm_id"] == name]
+                return 200, {"snapshots": of}
+            case "POST", ["vm", _, "restore"]:
+                return 200, {"ok": True, "kind": "disk"}
+            case "POST", ["vm", _, "fork"]:
+                return self.answer("POST", ["vm"], request)
             case "POST", ["vm", _, "upload"]:
                 for file in request.get("files", []):
                     self.files[file["path"]] = base64.b64decode(file["content_b64"])
@@ -147,6 +175,8 @@ class Agent:
 
 def run(command: list[str]) -> dict:
     """What a guest would answer: the words of the command, and `exit N` as a status."""
+    if command[:2] == ["sh", "-c"]:
+        command = ["true"]  # The orchestrator's own.
     status = int(command[-1].removeprefix("exit ")) if command[-1].startswith("exit ") else 0
     out, err = " ".join(command), "warned" if status else ""
     return {

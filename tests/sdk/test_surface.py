@@ -14,8 +14,10 @@ from support import Orchestrator
 
 TESTED = {
     *(f"api_keys.{call}" for call in "create list revoke".split()),
-    *(f"environments.{call}" for call in "create destroy events exec get list list_page".split()),
+    *(f"environments.{call}" for call in "create destroy drain events exec fork".split()),
+    *(f"environments.{call}" for call in "get list list_page rotate_token".split()),
     *(f"hosts.{call}" for call in "cordon deregister get list list_page register uncordon".split()),
+    *(f"snapshots.{call}" for call in "create delete get list list_page resolve restore".split()),
 }
 
 Call = Callable[[fuse.Client], object]
@@ -27,17 +29,7 @@ MISSING: dict[str, Call] = {
     "environments.computer_tool_result": lambda client: client.environments.computer_tool_result(
         "x", {"action": "screenshot"}
     ),
-    "environments.drain": lambda client: client.environments.drain("x"),
-    "environments.fork": lambda client: client.environments.fork("x"),
     "environments.migrate": lambda client: client.environments.migrate("x"),
-    "environments.rotate_token": lambda client: client.environments.rotate_token("x"),
-    "snapshots.create": lambda client: client.snapshots.create("x"),
-    "snapshots.delete": lambda client: client.snapshots.delete("x"),
-    "snapshots.get": lambda client: client.snapshots.get("x"),
-    "snapshots.list": lambda client: client.snapshots.list(),
-    "snapshots.list_page": lambda client: client.snapshots.list_page(),
-    "snapshots.resolve": lambda client: client.snapshots.resolve("key", "amd64"),
-    "snapshots.restore": lambda client: client.snapshots.restore("x"),
 }
 
 

@@ -18,7 +18,9 @@ use crate::commands::environment::EnvironmentCommand;
 use crate::commands::host::{HostArgs, HostsArgs};
 use crate::commands::init::InitArgs;
 use crate::commands::local::LocalCommand;
+use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::status::StatusArgs;
+use crate::commands::task::TaskCommand;
 use crate::commands::up::UpArgs;
 use crate::commands::validate::ValidateArgs;
 use crate::commands::version::VersionArgs;
@@ -110,6 +112,28 @@ pub(crate) enum Command {
         /// What to do.
         #[command(subcommand)]
         command: EnvironmentCommand,
+    },
+    /// Snapshots of environments: take, look at, restore, delete.
+    #[command(
+        visible_aliases = ["snapshots", "snap"],
+        arg_required_else_help = true,
+        after_help = "Example:\n  fuse snapshot create fuse-hello --comment before-upgrade"
+    )]
+    Snapshot {
+        /// What to do.
+        #[command(subcommand)]
+        command: SnapshotCommand,
+    },
+    /// What became of a task, readable after its environment is gone.
+    #[command(
+        visible_alias = "tasks",
+        arg_required_else_help = true,
+        after_help = "Example:\n  fuse task logs hello"
+    )]
+    Task {
+        /// What to do.
+        #[command(subcommand)]
+        command: TaskCommand,
     },
     /// Create an environment from a Fusefile and wait until it runs.
     Up(Box<UpArgs>),

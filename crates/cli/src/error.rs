@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::commands::{connect, context, environment, host, init, secrets, up};
+use crate::commands::{connect, context, environment, host, init, secrets, snapshot, up};
 use crate::io::Io;
 use crate::{config, local, render, wait};
 
@@ -33,6 +33,9 @@ pub(crate) enum Error {
     /// `environment`.
     #[error(transparent)]
     Environment(#[from] environment::Error),
+    /// `snapshot`.
+    #[error(transparent)]
+    Snapshot(#[from] snapshot::Error),
     /// `up`.
     #[error(transparent)]
     Up(#[from] up::Error),
@@ -113,7 +116,9 @@ impl Error {
         match self {
             Self::Config(_) | Self::Context(_) => "config",
             Self::Client(_) | Self::Connect(_) => "unreachable",
-            Self::Host(_) | Self::Environment(_) | Self::Secrets(_) => "invalid_argument",
+            Self::Host(_) | Self::Environment(_) | Self::Secrets(_) | Self::Snapshot(_) => {
+                "invalid_argument"
+            }
             Self::Up(error) => error.code(),
             Self::Wait(error) => error.code(),
             Self::Init(_) => "init",

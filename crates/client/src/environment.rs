@@ -15,6 +15,8 @@ use crate::{Client, Error};
 const CREATE_TIMEOUT: Duration = Duration::from_secs(600);
 /// What an exec may take beyond the guest's own limit.
 const EXEC_SLACK: Duration = Duration::from_secs(30);
+/// The server gives the drain command 30 seconds.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(90);
 /// The server's limits of an exec: what it uses when none is given, and the most it allows.
 const EXEC_DEFAULT: Duration = Duration::from_secs(60);
 const EXEC_LONGEST: Duration = Duration::from_secs(600);
@@ -106,6 +108,32 @@ impl Client {
         // The server stops the guest before it answers.
         let call = self.call(Method::DELETE, &["v1", "environments", id])?;
         self.perform(call.timeout(Some(CREATE_TIMEOUT))).await
+    }
+
+    /// Asks the workload of an environment to stop; it is not destroyed. `None` when it is gone
+    /// by the time the server answers.
+    ///
+    /// # Errors
+    /// See [`Error`]; when the drain command fails the environment is draining all the same.
+    pub async fn drain(&self, id: &str) -> Result<Option<Environment>, Error> {
+        let call = self
+            .call(Method::POST, &["v1", "environments", id])?
+            .query(&[("action", Some("drain"))])
+            .timeout(Some(DRAIN_TIMEOUT));
+        self.fetch_if_any(call).await
+    }
+
+    /// Gives the guest agent of an environment new credentials, which are in force when this
+    /// returns.
+    ///
+    /// # Errors
+    /// See [`Error`]; the old credentials are in force then.
+    pub async fn rotate_token(&self, id: &str) -> Result<(), Error> {
+        let call = self
+            .call(Method::POST, &["v1", "environments", id])?
+            .query(&[("action", Some("rotate-token"))])
+            .timeout(Some(CREATE_TIMEOUT));
+        self.perform(call).await
     }
 
     /// Runs a command in a guest. Any exit status is a success of the call.

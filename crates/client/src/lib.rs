@@ -17,6 +17,7 @@
 //! `examples/` has whole programs: create and watch, exec, list page by page.
 
 mod api_key;
+mod attach;
 mod base_url;
 mod environment;
 mod error;
@@ -25,16 +26,19 @@ mod fleet;
 mod host;
 mod resolve;
 mod service;
+mod snapshot;
 mod task;
 mod token;
 mod transport;
 
+pub use attach::Session;
 pub use base_url::{BaseUrl, BaseUrlError};
 pub use environment::Created;
 pub use error::{ApiError, Error, Reason};
 pub use events::EventStream;
 pub use fleet::FleetEvents;
 pub use fuse_wire_api as api;
+pub use fuse_wire_attach as attached;
 pub use service::Identity;
 pub use token::Token;
 pub use transport::{Client, Options};

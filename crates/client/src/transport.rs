@@ -95,6 +95,12 @@ impl Call {
         self
     }
 
+    /// Sets the whole query, encoded already.
+    pub(crate) fn raw_query(mut self, query: &str) -> Self {
+        self.url.set_query(Some(query));
+        self
+    }
+
     /// Sets the JSON body.
     pub(crate) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
         let bytes = serde_json::to_vec(body).map_err(|error| Error::Decode {
@@ -106,7 +112,7 @@ impl Call {
     }
 
     /// The address without its query, for messages.
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let mut url = self.url.clone();
         url.set_query(None);
         url.to_string()
@@ -183,17 +189,31 @@ impl Client {
         decode(&body, &url)
     }
 
+    /// Sends a call whose answer may have no content.
+    pub(crate) async fn fetch_if_any<T: DeserializeOwned>(
+        &self,
+        call: Call,
+    ) -> Result<Option<T>, Error> {
+        let url = call.shown();
+        let response = self.send(call).await?;
+        if response.status() == reqwest::StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        let body = read(response, &url).await?;
+        decode(&body, &url).map(Some)
+    }
+
     /// Sends a call whose answer has no body worth reading.
     pub(crate) async fn perform(&self, call: Call) -> Result<(), Error> {
         self.send(call).await.map(|_| ())
     }
 
-    /// Sends a call; any answer but 2xx is an error.
+    /// Sends a call; any answer but 2xx and 101 is an error.
     pub(crate) async fn send(&self, call: Call) -> Result<Response, Error> {
         let url = call.shown();
         let response = self.send_raw(call).await?;
         let status = response.status();
-        if status.is_success() {
+        if status.is_success() || status == reqwest::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
         if status.is_redirection() {

@@ -6,11 +6,12 @@ use fuse_model::{AuditEntry, Environment, EnvironmentId, Redacted};
 use fuse_store::{Store, StoreError};
 use fuse_wire_host::client::TransportError;
 use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Error, Settings, events::Hub, inflight::Inflight, keys::Keys, metrics::Metrics,
-    provider::Providers, reachability::Reachability, reconcile::Progress,
+    Error, Settings, events::Hub, health::Watches, inflight::Inflight, keys::Keys,
+    metrics::Metrics, provider::Providers, reachability::Reachability, reconcile::Progress,
 };
 
 /// How long an operation is believed without a sign of life of its process.
@@ -33,6 +34,7 @@ pub(crate) struct Inner {
     pub(crate) providers: Providers,
     pub(crate) hub: Hub,
     pub(crate) inflight: Inflight,
+    pub(crate) watches: Watches,
     pub(crate) reachability: Reachability,
     pub(crate) keys: Keys,
     pub(crate) progress: Progress,
@@ -66,6 +68,7 @@ impl Control {
             settings,
             providers,
             inflight: Inflight::default(),
+            watches: Watches::default(),
             reachability: Reachability::default(),
             keys: Keys::default(),
             progress: Progress::default(),
@@ -167,6 +170,14 @@ impl Control {
     /// Runs something as a task of its own that shutdown waits for.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.inner.tasks.spawn(work);
+    }
+
+    /// As [`Control::spawn`], and can be ended before its end.
+    pub(crate) fn spawn_abortable(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> AbortHandle {
+        self.inner.tasks.spawn(work).abort_handle()
     }
 
     pub(crate) fn stop_token(&self) -> &CancellationToken {

@@ -5,7 +5,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use fuse_model::{EnvironmentId, EnvironmentSpec, ErrorKind, HostId, State, TaskId};
+use fuse_model::{
+    EnvironmentId, EnvironmentSpec, ErrorKind, HostId, OperationKind, SnapshotId, State, TaskId,
+};
 use fuse_planner::{PlacementError, Rejections};
 use fuse_store::StoreError;
 
@@ -53,6 +55,78 @@ pub enum Error {
         /// Its state.
         state: State,
     },
+    /// Somebody is at work on it.
+    #[error("vm {vm} is busy: another operation ({kind}) is under way, try again in a moment")]
+    Busy {
+        /// The environment.
+        vm: EnvironmentId,
+        /// What is being done.
+        kind: OperationKind,
+    },
+    /// A rotation of something that does not run.
+    #[error("token rotation requires running: vm {vm} is {state}")]
+    RotateNotRunning {
+        /// The environment.
+        vm: EnvironmentId,
+        /// Its state.
+        state: State,
+    },
+    /// Without a key there are no guest credentials.
+    #[error("token rotation requires a 32-byte encryption key")]
+    RotateNeedsKey,
+    /// A destroy or another process took the environment over.
+    #[error("vm {0} was taken over by another operation")]
+    TakenOver(EnvironmentId),
+    /// A fork of something that does not run.
+    #[error("fork requires running: vm {vm} is {state}")]
+    ForkNotRunning {
+        /// The source.
+        vm: EnvironmentId,
+        /// Its state.
+        state: State,
+    },
+    /// Snapshots and forks leave GPUs out, for good.
+    #[error("operation not supported for gpu environments: vm {0} has gpus")]
+    GpuUnsupported(EnvironmentId),
+    /// The tenant has as many snapshots, or bytes of them, as it may have.
+    #[error("snapshot quota exceeded: {tenant} has {used} of {max} {what}")]
+    SnapshotQuota {
+        /// Whose quota.
+        tenant: String,
+        /// What it has.
+        used: u64,
+        /// What it may have.
+        max: u64,
+        /// Of what.
+        what: &'static str,
+    },
+    /// The snapshot is not in the state that the operation needs.
+    #[error("snapshot invalid state: snapshot {id}: {why}")]
+    SnapshotState {
+        /// The snapshot.
+        id: SnapshotId,
+        /// What it is.
+        why: String,
+    },
+    /// Another snapshot was taken on top of it.
+    #[error("snapshot has children: snapshot {0} is the parent of another one")]
+    SnapshotHasChildren(SnapshotId),
+    /// There is a record, and its host does not have the bytes.
+    #[error("snapshot not found: snapshot {0} is missing from provider")]
+    SnapshotGone(SnapshotId),
+    /// A fork names a snapshot of another environment.
+    #[error("snapshot not found: snapshot {id} was taken of {owner}, not of vm {vm}")]
+    SnapshotOfAnother {
+        /// The snapshot.
+        id: SnapshotId,
+        /// What it was taken of.
+        owner: String,
+        /// What is to be forked.
+        vm: EnvironmentId,
+    },
+    /// A step on the host or in the guest failed; the text says which, secrets taken out.
+    #[error("{0}")]
+    Failed(String),
     /// The record says that it runs, its host says that it does not.
     #[error("vm not running: {0}")]
     Stopped(String),
@@ -129,6 +203,18 @@ pub enum PlacementRefusal {
     /// GPUs without any registered host.
     #[error("gpu workloads require a registered gpu host")]
     GpuHost,
+    /// The one host that has the seed cannot take the environment.
+    #[error(
+        "no host has sufficient capacity: snapshot {snapshot} is on host {host} and cannot move: {why}"
+    )]
+    Seed {
+        /// The seed.
+        snapshot: SnapshotId,
+        /// Its host.
+        host: HostId,
+        /// Why not.
+        why: String,
+    },
     /// A pin or labels without any registered host.
     #[error("placement requires registered hosts")]
     NeedsHosts,
@@ -146,7 +232,7 @@ impl PlacementRefusal {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Scheduler(e) => e.kind(),
-            Self::GpuHost | Self::NeedsHosts => ErrorKind::NoCapacity,
+            Self::GpuHost | Self::NeedsHosts | Self::Seed { .. } => ErrorKind::NoCapacity,
         }
     }
 
@@ -170,11 +256,22 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Missing(_) => ErrorKind::NotFound,
+            Self::Missing(_) | Self::SnapshotGone(_) | Self::SnapshotOfAnother { .. } => {
+                ErrorKind::NotFound
+            }
             Self::TaskAssigned { .. }
             | Self::KeyReused
             | Self::KeyTaken
             | Self::NotRunning { .. }
+            | Self::Busy { .. }
+            | Self::RotateNotRunning { .. }
+            | Self::RotateNeedsKey
+            | Self::TakenOver(_)
+            | Self::ForkNotRunning { .. }
+            | Self::GpuUnsupported(_)
+            | Self::SnapshotQuota { .. }
+            | Self::SnapshotState { .. }
+            | Self::SnapshotHasChildren(_)
             | Self::Stopped(_)
             | Self::HostInUse { .. } => ErrorKind::Conflict,
             Self::ScriptBound { .. } => ErrorKind::Invalid,
@@ -182,7 +279,7 @@ impl Error {
             Self::Create(e) => e.kind,
             Self::Register(e) => e.kind(),
             Self::Provider { source, .. } => source.kind(),
-            Self::DestroyPending(_) => ErrorKind::Internal,
+            Self::DestroyPending(_) | Self::Failed(_) => ErrorKind::Internal,
             Self::Lookup(e) => e.kind(),
             Self::Store(e) => e.kind(),
             Self::ShuttingDown => ErrorKind::Unavailable,
@@ -204,6 +301,18 @@ impl Error {
             | Self::KeyTaken
             | Self::ScriptBound { .. }
             | Self::NotRunning { .. }
+            | Self::Busy { .. }
+            | Self::RotateNotRunning { .. }
+            | Self::RotateNeedsKey
+            | Self::TakenOver(_)
+            | Self::ForkNotRunning { .. }
+            | Self::GpuUnsupported(_)
+            | Self::SnapshotQuota { .. }
+            | Self::SnapshotState { .. }
+            | Self::SnapshotHasChildren(_)
+            | Self::SnapshotGone(_)
+            | Self::SnapshotOfAnother { .. }
+            | Self::Failed(_)
             | Self::Stopped(_)
             | Self::Register(_)
             | Self::Provider { .. }

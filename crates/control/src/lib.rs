@@ -11,28 +11,35 @@
 //! Called by the orchestrator's HTTP layer through [`Control`].
 
 mod api_key;
+mod attach;
 mod audit;
 mod control;
 mod create;
 mod destroy;
+mod drain;
 mod environments;
 mod error;
 mod events;
 mod exec;
 mod guest;
+mod health;
 mod hosts;
 mod inflight;
 mod keys;
 mod ledger;
 mod metrics;
+mod operation;
 mod provider;
 mod reachability;
 mod reconcile;
 mod records;
 mod redact;
+mod rotate;
 mod settings;
+mod snapshot;
 
 pub use api_key::{MintedKey, mint_api_key};
+pub use attach::Attached;
 pub use control::Control;
 pub use create::{CreateFailure, CreatedOnce, Creation, Once, Phase, Repeat, Wording};
 pub use error::{Error, Missing, PlacementRefusal, chain};
@@ -45,3 +52,4 @@ pub use provider::{LookupError, ProviderError};
 pub use reachability::AgentCheck;
 pub use reconcile::Health as ReconcileHealth;
 pub use settings::Settings;
+pub use snapshot::AnsweredOnce;

@@ -28,6 +28,13 @@ pub struct Settings {
     /// Idle time after which an environment is destroyed, unless it says otherwise;
     /// zero = never.
     pub default_idle_timeout: Duration,
+    /// Age at which snapshots may be collected, unless their request says otherwise;
+    /// zero = never.
+    pub snapshot_retention: Duration,
+    /// Snapshots that a tenant may have; zero = any number.
+    pub snapshot_max_count: u64,
+    /// Bytes of snapshots that a tenant may have; zero = any number.
+    pub snapshot_max_bytes: u64,
     /// Failed attempts on one orphan after which it is left alone.
     pub orphan_max_retries: u32,
     /// Age at which audit entries are forgotten; zero = never.
@@ -50,6 +57,9 @@ impl Default for Settings {
             reconcile_interval: Duration::from_secs(30),
             task_stuck_timeout: Duration::from_secs(2 * 3600),
             default_idle_timeout: Duration::ZERO,
+            snapshot_retention: Duration::ZERO,
+            snapshot_max_count: 0,
+            snapshot_max_bytes: 0,
             orphan_max_retries: 5,
             audit_retention: Duration::from_secs(90 * 24 * 3600),
             max_runtime_covers_draining: false,

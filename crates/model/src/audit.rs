@@ -56,6 +56,30 @@ audit_kinds! {
     VmRunning = Vm "vm.running";
     /// The create failed.
     VmProvisionFailed = Vm "vm.provision_failed";
+    /// A drain was asked for; the drain command runs next.
+    VmDraining = Vm "vm.draining";
+    /// The drain command succeeded.
+    VmDrained = Vm "vm.drained";
+    /// The drain command failed; the environment stays `draining`.
+    VmDrainFailed = Vm "vm.drain_failed";
+    /// There was nothing to run a drain command in; the payload says why.
+    VmDrainSkipped = Vm "vm.drain_skipped";
+    /// A fork of it was made; the payload names the fork.
+    VmForked = Vm "vm.forked";
+    /// Its guest agent has new credentials.
+    VmTokenRotated = Vm "vm.token_rotated";
+    /// The verdict of its probe changed.
+    VmHealthChanged = Vm "vm.health_changed";
+    /// A snapshot of it was taken.
+    SnapshotCreated = Vm "snapshot.created";
+    /// A snapshot of it was deleted on request.
+    SnapshotDeleted = Vm "snapshot.deleted";
+    /// A snapshot was put in its place.
+    SnapshotRestored = Vm "snapshot.restored";
+    /// A snapshot past its retention was deleted.
+    SnapshotGcDeleted = Vm "snapshot.gc_deleted";
+    /// A snapshot past its retention could not be deleted.
+    SnapshotGcFailed = Vm "snapshot.gc_failed";
     /// Teardown started; the payload says why.
     VmDestroying = Vm "vm.destroying";
     /// The record was removed.
@@ -90,6 +114,8 @@ audit_kinds! {
     HostUncordoned = Host "host.uncordoned";
     /// A host was removed.
     HostRemoved = Host "host.removed";
+    /// A fork took more than the host has.
+    HostOvercommitted = Host "host.overcommitted";
     /// The agent of a host stopped answering.
     HostUnreachable = Host "host.unreachable";
     /// It answers again.

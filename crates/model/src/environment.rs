@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{EnvironmentId, EnvironmentSpec, HostId, Operation, State, TaskId};
+use crate::{EnvironmentId, EnvironmentSpec, HostId, Operation, Probe, State, TaskId};
 
 /// Counts the writes to a record. Every write names the version that it is
 /// based on and is refused when the record has moved on.
@@ -61,6 +61,8 @@ pub struct Environment {
     /// The guest kernel's id of the boot that was set up: another one means that the
     /// guest has lost what was written into its memory. Empty when unknown.
     pub boot_id: String,
+    /// Whether its workload is probed, and the last verdict.
+    pub probe: Probe,
     /// Last failure text, safe to show; empty when there is none.
     pub error: String,
     /// What is being done to it, by whom.

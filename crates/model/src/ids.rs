@@ -56,6 +56,10 @@ string_id!(
     EnvironmentId
 );
 string_id!(
+    /// A snapshot, named by the host that took it (`snap-…`).
+    SnapshotId
+);
+string_id!(
     /// A task: chosen by the caller, unique among tracked environments.
     TaskId
 );

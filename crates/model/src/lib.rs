@@ -9,11 +9,13 @@ mod audit;
 mod environment;
 mod error;
 mod event;
+mod health;
 mod host;
 mod ids;
 mod names;
 mod operation;
 mod redacted;
+mod snapshot;
 mod spec;
 mod state;
 mod task;
@@ -23,12 +25,15 @@ pub use audit::{AuditEntity, AuditEntry, AuditKind};
 pub use environment::{Endpoint, Environment, Version};
 pub use error::{ErrorKind, UnknownName};
 pub use event::{EnvironmentEvent, StepReport};
+pub use health::{Health, HealthState, Probe};
 pub use host::{Allocated, Backend, Capacity, Host, HostState};
 pub use ids::{
-    ApiKeyId, EnvironmentId, EventId, FleetId, HostId, ParseEventIdError, ReplicaId, TaskId,
+    ApiKeyId, EnvironmentId, EventId, FleetId, HostId, ParseEventIdError, ReplicaId, SnapshotId,
+    TaskId,
 };
 pub use operation::{Operation, OperationKind};
 pub use redacted::Redacted;
+pub use snapshot::{Snapshot, SnapshotExport, SnapshotKind, SnapshotState};
 pub use spec::{Arch, EnvironmentSpec, Labels, Resources};
 pub use state::{IllegalTransition, State, Trigger};
 pub use task::{Task, TaskOutput, TaskStatus};

@@ -14,12 +14,26 @@ pub enum OperationKind {
     Drain,
     /// Tearing the VM down.
     Destroy,
+    /// Giving its guest agent new credentials.
+    Rotate,
+    /// Taking a snapshot of it.
+    Snapshot,
+    /// Putting a snapshot in its place.
+    Restore,
     /// Finding out what became of an interrupted operation.
     Recover,
 }
 
 impl OperationKind {
-    const ALL: [Self; 4] = [Self::Create, Self::Drain, Self::Destroy, Self::Recover];
+    const ALL: [Self; 7] = [
+        Self::Create,
+        Self::Drain,
+        Self::Destroy,
+        Self::Rotate,
+        Self::Snapshot,
+        Self::Restore,
+        Self::Recover,
+    ];
 
     /// The name in the store.
     pub const fn as_str(self) -> &'static str {
@@ -27,6 +41,9 @@ impl OperationKind {
             Self::Create => "create",
             Self::Drain => "drain",
             Self::Destroy => "destroy",
+            Self::Rotate => "rotate",
+            Self::Snapshot => "snapshot",
+            Self::Restore => "restore",
             Self::Recover => "recover",
         }
     }

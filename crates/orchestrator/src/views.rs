@@ -6,6 +6,7 @@ use fuse_wire_api as wire;
 
 /// An environment as the API shows it.
 pub(crate) fn environment(record: model::Environment) -> wire::Environment {
+    let health = record.probe.verdict().cloned().map(health);
     wire::Environment {
         id: record.id.into_string(),
         state: record.state.as_str().to_owned(),
@@ -23,8 +24,18 @@ pub(crate) fn environment(record: model::Environment) -> wire::Environment {
         updated_at: record.updated_at,
         error: record.error,
         endpoints: record.endpoints.into_iter().map(endpoint).collect(),
-        health: None,
+        health,
         egress: wire::EgressStatus::default(),
+        warnings: Vec::new(),
+    }
+}
+
+fn health(health: model::Health) -> wire::Health {
+    wire::Health {
+        state: health.state.as_str().to_owned(),
+        since: health.since,
+        failures: health.failures,
+        message: health.message,
     }
 }
 
@@ -59,6 +70,57 @@ fn endpoint(endpoint: model::Endpoint) -> wire::Endpoint {
         url: endpoint.url,
         protocol: endpoint.protocol,
         port: endpoint.port,
+    }
+}
+
+/// A snapshot as the API shows it.
+pub(crate) fn snapshot(record: model::Snapshot) -> wire::Snapshot {
+    let (comment, name) = (
+        record.meta("comment").to_owned(),
+        record.meta("name").to_owned(),
+    );
+    let export_ref = record
+        .exports
+        .first()
+        .map(|export| export.destination.clone());
+    wire::Snapshot {
+        id: record.id.into_string(),
+        vm_id: record
+            .environment_id
+            .map(model::EnvironmentId::into_string)
+            .unwrap_or_default(),
+        task_id: record.task_id,
+        tenant_id: record.tenant,
+        parent_snapshot_id: record.parent_id,
+        host_id: record
+            .host_id
+            .map(model::HostId::into_string)
+            .unwrap_or_default(),
+        mode: record.mode,
+        state: record.state.as_str().to_owned(),
+        kind: record.kind.as_str().to_owned(),
+        comment,
+        name,
+        layer_key: record.layer_key,
+        arch: record.arch,
+        digest: record.digest,
+        size_bytes: record.size_bytes,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+        retention_until: record.retention_until,
+        last_error: record.last_error,
+        export_ref: export_ref.unwrap_or_default(),
+        exports: record.exports.into_iter().map(export).collect(),
+    }
+}
+
+fn export(export: model::SnapshotExport) -> wire::SnapshotExport {
+    wire::SnapshotExport {
+        destination: export.destination,
+        status: export.status,
+        requested_at: Some(export.requested_at),
+        updated_at: Some(export.updated_at),
+        last_error: export.last_error,
     }
 }
 

@@ -134,7 +134,7 @@ impl Strikes {
 
 #[cfg(test)]
 mod tests {
-    use fuse_model::{EnvironmentSpec, TaskId, Version};
+    use fuse_model::{EnvironmentSpec, Probe, TaskId, Version};
 
     use super::*;
 
@@ -158,6 +158,7 @@ mod tests {
             url: String::new(),
             endpoints: Vec::new(),
             boot_id: String::new(),
+            probe: Probe::None,
             error: String::new(),
             operation: None,
             created_at: at(0),

@@ -43,6 +43,17 @@ impl Charge {
         }
     }
 
+    /// The same amounts, the other way.
+    pub(crate) fn negative(self) -> Self {
+        Self {
+            cpus: -self.cpus,
+            ram_mb: -self.ram_mb,
+            storage_gb: -self.storage_gb,
+            gpus: -self.gpus,
+            vms: -self.vms,
+        }
+    }
+
     fn add(&mut self, other: Self) {
         self.cpus += other.cpus;
         self.ram_mb += other.ram_mb;

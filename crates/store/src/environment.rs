@@ -4,6 +4,7 @@
 //! when that has changed since; see [`Guarded`].
 
 mod change;
+mod health;
 mod insert;
 mod lease;
 mod remove;
@@ -33,7 +34,7 @@ macro_rules! select {
         concat!(
             "SELECT id, version, state, task_id, tenant, host_id, url, error, created_at, \
              updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec, \
-             boot_id FROM environments ",
+             boot_id, health FROM environments ",
             $rest
         )
     };
@@ -380,6 +381,7 @@ fn from_row(row: &Row) -> Result<Environment, StoreError> {
         endpoints: columns.json("endpoints")?,
         spec: columns.json("spec")?,
         boot_id: columns.text("boot_id")?,
+        probe: health::probe(&mut columns)?,
     })
 }
 

@@ -9,7 +9,9 @@ use fuse_model::{EnvironmentId, TaskId, to_micros};
 use crate::sql::{Row, binds};
 use crate::tx::Tx;
 use crate::writer::{Applied, Write};
-use crate::{IdempotencyRecord, IdempotentKey, NewEnvironment, Store, StoreError, StoredAnswer};
+use crate::{
+    IdempotencyRecord, IdempotentKey, KeptAnswer, NewEnvironment, Store, StoreError, StoredAnswer,
+};
 
 /// How long a key is good for.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -62,6 +64,33 @@ impl Store {
     pub async fn idempotency_prune(&self, limit: u32) -> Result<u64, StoreError> {
         self.write(Prune { limit }).await
     }
+}
+
+/// Keeps an answer together with what it tells of. A key that is in use keeps its first.
+pub(crate) async fn keep_in_tx(
+    tx: &mut Tx<'_>,
+    of: &EnvironmentId,
+    kept: &KeptAnswer,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO idempotency_keys \
+         (tenant, key, fingerprint, environment_id, task_id, created_at, status, body) \
+         VALUES ($1, $2, $3, $4, '', $5, $6, $7) \
+         ON CONFLICT (tenant, key) DO UPDATE SET fingerprint = excluded.fingerprint, \
+         environment_id = excluded.environment_id, task_id = excluded.task_id, \
+         created_at = excluded.created_at, status = excluded.status, body = excluded.body \
+         WHERE idempotency_keys.created_at <= $8";
+    let values = binds![
+        kept.tenant.as_str(),
+        kept.key.key.as_str(),
+        kept.key.fingerprint.to_vec(),
+        of.as_str(),
+        tx.now,
+        i64::from(kept.answer.status),
+        kept.answer.body.as_str(),
+        tx.now.as_microsecond() - to_micros(LIFETIME)
+    ];
+    tx.execute("keep an idempotency key", sql, values).await?;
+    Ok(())
 }
 
 /// Takes a key for an environment that is being inserted. `false`: it is in use.

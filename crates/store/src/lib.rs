@@ -29,6 +29,7 @@ mod multi_row;
 mod pool;
 mod presence;
 mod pulse;
+mod snapshot;
 mod sql;
 mod store;
 mod task;
@@ -40,11 +41,12 @@ mod writer;
 pub use error::{OpenError, StoreError};
 pub use event::EventWatch;
 pub use keys::{KeyReport, Rekeyed};
+pub use snapshot::{SnapshotChange, SnapshotFilter, SnapshotPlace, SnapshotUsage, later};
 pub use store::Store;
 pub use types::{
     AgentToken, ApiKey, AuditFilter, AuditRecord, Change, DeadLetter, DeadLetterRecord, Engine,
     EnvironmentFilter, FailedCreate, Guarded, HostRegistration, HostRemoval, IdempotencyRecord,
-    IdempotentKey, Inserted, Lease, Listing, NewEnvironment, OperationChange, Page, Registered,
-    Removal, SecretMap, StoredAnswer, TaskChange,
+    IdempotentKey, Inserted, KeptAnswer, Lease, Listing, NewEnvironment, OperationChange, Page,
+    Registered, Removal, SecretMap, StoredAnswer, TaskChange,
 };
 pub use vault::{Vault, VaultError};

@@ -24,6 +24,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0003_step_events",
         include_str!("../migrations/0003_step_events.sql"),
     ),
+    (
+        "0004_snapshots_health",
+        include_str!("../migrations/0004_snapshots_health.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

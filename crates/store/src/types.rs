@@ -48,6 +48,10 @@ pub struct NewEnvironment {
     /// Hosts in order of preference; it is charged to the first one that still
     /// fits. Empty: the default backend, charged nowhere.
     pub candidates: Vec<HostId>,
+    /// Its workload is probed.
+    pub has_probe: bool,
+    /// Charge the first candidate although it does not fit.
+    pub overcommit: bool,
     /// The create request as JSON, without secrets: what recovery needs.
     pub request: String,
     /// Its secrets; kept only if the store has a key.
@@ -91,6 +95,17 @@ pub struct StoredAnswer {
     pub status: u16,
     /// Body, JSON.
     pub body: String,
+}
+
+/// A key with the answer that belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptAnswer {
+    /// Whose key it is.
+    pub tenant: String,
+    /// The key.
+    pub key: IdempotentKey,
+    /// What its repeats are told.
+    pub answer: StoredAnswer,
 }
 
 /// What became of an insert.

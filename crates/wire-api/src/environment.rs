@@ -45,6 +45,9 @@ pub struct Environment {
     #[serde(default)]
     #[schema(required = true)]
     pub egress: EgressStatus,
+    /// What whoever asked for it should know; only in the answer of a fork.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A published port.
@@ -178,6 +181,7 @@ mod tests {
             endpoints: Vec::new(),
             health: None,
             egress: EgressStatus::default(),
+            warnings: Vec::new(),
         };
         let text = serde_json::to_string(&environment).unwrap();
         assert_eq!(

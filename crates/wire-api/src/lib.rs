@@ -26,6 +26,7 @@ mod manifest;
 mod page;
 mod service;
 mod session;
+mod snapshot;
 mod spec;
 mod task;
 mod workload;
@@ -52,6 +53,10 @@ pub use manifest::{EnvSource, Machine, Manifest, Service, ServiceHealthcheck};
 pub use page::{DEFAULT_PAGE, IdCursor, MAX_PAGE, PageQuery, page_limit};
 pub use service::{HealthStatus, Readiness, VersionInfo};
 pub use session::{Login, SESSION_COOKIE};
+pub use snapshot::{
+    CreateSnapshot, ForkEnvironment, ListSnapshots, ResolvedSnapshot, Snapshot, SnapshotCursor,
+    SnapshotExport, SnapshotList,
+};
 pub use spec::Spec;
 pub use task::{Task, TaskOutput};
 pub use workload::{Desktop, Egress, Expose, Healthcheck, HttpProbe};

@@ -14,7 +14,9 @@ pub(crate) mod init;
 pub(crate) mod local;
 pub(crate) mod paging;
 pub(crate) mod secrets;
+pub(crate) mod snapshot;
 pub(crate) mod status;
+pub(crate) mod task;
 pub(crate) mod up;
 pub(crate) mod validate;
 pub(crate) mod version;
@@ -33,6 +35,8 @@ pub(crate) async fn dispatch(app: &App, command: Command) -> Result<(), Error> {
         Command::Hosts(args) => host::run_hosts(app, args).await,
         Command::Host(args) => host::run_host(app, args).await,
         Command::Environment { command } => environment::run(app, command).await,
+        Command::Snapshot { command } => snapshot::run(app, command).await,
+        Command::Task { command } => task::run(app, command).await,
         Command::Up(args) => up::run(app, *args).await,
         Command::Init(args) => init::run(app, &args),
         Command::Validate(args) => validate::run(app, &args),

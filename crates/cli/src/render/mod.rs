@@ -11,10 +11,13 @@ pub(crate) mod environment;
 pub(crate) mod event;
 pub(crate) mod host;
 pub(crate) mod plan;
+pub(crate) mod size;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod steps;
 pub(crate) mod style;
 pub(crate) mod table;
+pub(crate) mod task;
 pub(crate) mod time;
 
 /// The value, or the mark of an empty cell.

@@ -18,9 +18,10 @@ pub(crate) enum Tone {
 /// Running is good, failed is bad, everything on the way is moving.
 pub(crate) fn tone(state: &str) -> Tone {
     match state {
-        "running" | "active" => Tone::Good,
-        "failed" => Tone::Bad,
-        "provisioning" | "draining" | "destroying" | "cordoned" => Tone::Moving,
+        "running" | "active" | "ready" => Tone::Good,
+        "failed" | "error" => Tone::Bad,
+        "provisioning" | "draining" | "destroying" | "cordoned" | "creating" | "restoring"
+        | "deleting" => Tone::Moving,
         _ => Tone::Plain,
     }
 }

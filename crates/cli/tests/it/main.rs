@@ -20,10 +20,16 @@ mod hosts;
 #[cfg(test)]
 mod init;
 #[cfg(test)]
+mod lifecycle;
+#[cfg(test)]
 mod local;
 #[cfg(test)]
 mod real;
 #[cfg(test)]
+mod shell;
+#[cfg(test)]
 mod status;
+#[cfg(test)]
+mod tasks;
 #[cfg(test)]
 mod up;

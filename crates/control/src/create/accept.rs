@@ -6,12 +6,12 @@ use fuse_planner::{PlacementError, place};
 use fuse_store::{FailedCreate, IdempotentKey, Inserted, NewEnvironment};
 use fuse_wire_api::{CheckedCreate, Spec};
 
-use super::{StoredRequest, boot::script_limit};
+use super::{StoredRequest, boot::script_limit, seed::Seed};
 use crate::{
     Control, Error,
     audit::{self, Scheduled},
     control::OPERATION_TTL,
-    error::{Missing, PlacementRefusal},
+    error::PlacementRefusal,
     provider::Place,
 };
 
@@ -31,17 +31,14 @@ impl Control {
         tenant: String,
         key: Option<IdempotentKey>,
     ) -> Result<Environment, Error> {
-        if !request.seed_snapshot_id.is_empty() {
-            // No snapshot can exist yet, so that every id is an unknown one.
-            return Err(Missing::Snapshot(request.seed_snapshot_id.clone()).into());
-        }
+        let seed = self.seed_of(&request.seed_snapshot_id).await?;
         self.check_script_bound(request)?;
         let task = TaskId::new(request.task_id.clone());
         let id = EnvironmentId::for_task(&self.inner.settings.vm_prefix, &task);
         let spec = domain_spec(&request.spec);
         let mut refusal = None;
         for _ in 0..PLACEMENT_ATTEMPTS {
-            let choice = match self.choose(&spec).await? {
+            let choice = match self.choose_for(&spec, seed.as_ref()).await? {
                 Ok(choice) => choice,
                 Err(refused) => {
                     refusal = Some(refused);
@@ -54,6 +51,8 @@ impl Control {
                 tenant: tenant.clone(),
                 spec: spec.clone(),
                 candidates: choice.candidates,
+                has_probe: request.healthcheck.is_some(),
+                overcommit: false,
                 request: StoredRequest::of(request).to_json(),
                 secrets: Redacted::new(request.secrets.clone()),
                 operation_ttl: OPERATION_TTL,
@@ -79,6 +78,24 @@ impl Control {
             return Err(Error::ScriptBound { requested, max });
         }
         Ok(())
+    }
+
+    /// As [`Control::choose`], on the host of the seed if there is one.
+    async fn choose_for(
+        &self,
+        spec: &EnvironmentSpec,
+        seed: Option<&Seed>,
+    ) -> Result<Result<Choice, PlacementRefusal>, Error> {
+        let Some(seed) = seed else {
+            return self.choose(spec).await;
+        };
+        Ok(match seed.narrow(spec) {
+            Ok(narrowed) => {
+                let chosen = self.choose(&narrowed).await?;
+                chosen.map_err(|refused| seed.refuse(&refused.to_string()))
+            }
+            Err(refused) => Err(refused),
+        })
     }
 
     /// Candidates for `spec`, or why there are none.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fuse_model::{Endpoint, Environment};
+use fuse_model::{Endpoint, Environment, SnapshotId};
 use fuse_wire_api::{CheckedCreate, Expose};
 use fuse_wire_host::{StartAgentRequest, start_agent};
 
@@ -52,10 +52,14 @@ impl Boot<'_> {
         if self.request.egress.is_proxy() {
             return Err(BootError::Egress);
         }
+        let seed = Some(&self.request.seed_snapshot_id)
+            .filter(|id| !id.is_empty())
+            .map(SnapshotId::new);
         let vm = NewVm {
             id: &self.record.id,
             spec: &self.record.spec,
             owner: inner.store.fleet_id(),
+            seed: seed.as_ref(),
         };
         let vm = provider.create(vm).await.map_err(BootError::Boot)?;
         if !provider.has_guest() {
@@ -69,7 +73,7 @@ impl Boot<'_> {
         let credentials = self.upload(&*provider).await?;
         self.run_script(&*provider).await?;
         let stored = StoredRequest::of(self.request);
-        let start = start_request(&inner.settings, &stored, credentials.as_ref());
+        let start = start_request(&inner.settings, &stored, credentials.is_some());
         let endpoints = provider
             .start_agent(&self.record.id, &start)
             .await
@@ -177,14 +181,14 @@ pub(super) fn script_limit(settings: &Settings, request: &CheckedCreate) -> Dura
 pub(crate) fn start_request(
     settings: &Settings,
     stored: &StoredRequest,
-    credentials: Option<&Credentials>,
+    has_token: bool,
 ) -> StartAgentRequest {
     StartAgentRequest {
         manifest_path: guest::MANIFEST_PATH.to_owned(),
         secrets_path: guest::SECRETS_PATH.to_owned(),
         tls_cert_path: Some(guest::TLS_CERT_PATH.to_owned()),
         tls_key_path: Some(guest::TLS_KEY_PATH.to_owned()),
-        auth_token: credentials.map(|_| "set".to_owned()),
+        auth_token: has_token.then(|| "set".to_owned()),
         gateway: (!stored.gateway_url.is_empty()).then(|| stored.gateway_url.clone()),
         download_url: settings.agent_download_url.clone(),
         expose: stored.expose.iter().filter_map(expose).collect(),

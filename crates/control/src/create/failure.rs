@@ -68,6 +68,9 @@ pub(super) enum BootError {
     Egress,
     #[error("cannot make guest credentials")]
     Credentials(#[source] CredentialError),
+    /// The text of a refusal is the contract's.
+    #[error("{0}")]
+    Seed(Box<crate::Error>),
     #[error("cannot boot the vm")]
     Boot(#[source] ProviderError),
     #[error("cannot write files into the guest")]
@@ -91,6 +94,7 @@ impl BootError {
             Self::Lookup(_) => "lookup",
             Self::Egress => "egress",
             Self::Credentials(_) => "credentials",
+            Self::Seed(_) => "snapshot",
             Self::Boot(_) => "boot",
             Self::Upload(_) => "upload",
             Self::Script(_) | Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => "script",
@@ -105,6 +109,7 @@ impl BootError {
         match self {
             Self::Lookup(_)
             | Self::Egress
+            | Self::Seed(_)
             | Self::TakenOver
             | Self::Boot(ProviderError::Unsupported { .. }) => false,
             Self::Boot(ProviderError::Host(e)) => !matches!(
@@ -127,6 +132,7 @@ impl BootError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Lookup(e) => e.kind(),
+            Self::Seed(e) => e.kind(),
             Self::Egress => ErrorKind::Unsupported,
             Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => ErrorKind::Invalid,
             Self::TakenOver => ErrorKind::Conflict,
@@ -156,6 +162,7 @@ impl BootError {
             Self::TakenOver => format!("vm {vm} was destroyed while it was being created"),
             Self::Lookup(_)
             | Self::Egress
+            | Self::Seed(_)
             | Self::Credentials(_)
             | Self::Boot(_)
             | Self::Upload(_)

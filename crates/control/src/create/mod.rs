@@ -16,13 +16,15 @@
 mod accept;
 mod boot;
 mod failure;
+mod fork;
 mod once;
 mod request;
 mod script;
+mod seed;
 mod steps;
 
 use fuse_model::{Environment, OperationKind, Redacted, State, Trigger};
-use fuse_store::{Change, Guarded, OperationChange, Removal, TaskChange};
+use fuse_store::{Change, Guarded, OperationChange, Removal, SecretMap, TaskChange};
 use fuse_wire_api::CheckedCreate;
 use tokio::sync::oneshot;
 
@@ -46,6 +48,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Creation {
     accepted: Environment,
+    warnings: Vec<String>,
     finished: oneshot::Receiver<Result<Environment, Error>>,
 }
 
@@ -54,6 +57,12 @@ impl Creation {
     #[must_use]
     pub fn accepted(&self) -> &Environment {
         &self.accepted
+    }
+
+    /// What whoever asked should know about it.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Waits for the end and answers with the running environment.
@@ -96,7 +105,11 @@ impl Control {
                 // An error here means that nobody waits for the outcome.
                 let _gone = sender.send(outcome);
             });
-            Ok(Creation { accepted, finished })
+            Ok(Creation {
+                accepted,
+                warnings: Vec::new(),
+                finished,
+            })
         })
         .await
     }
@@ -129,7 +142,10 @@ impl Control {
             () = registration.cancelled() => Err(BootError::TakenOver),
         };
         let failed = match outcome {
-            Ok(booted) => match self.commit_running(&record, &request, booted).await? {
+            Ok(booted) => match self
+                .commit_running(&record, &request.secrets, booted)
+                .await?
+            {
                 Some(running) => {
                     let outcome = Ok(running);
                     self.keep_answer(&record, once.as_ref(), &outcome).await;
@@ -154,7 +170,7 @@ impl Control {
     async fn commit_running(
         &self,
         record: &Environment,
-        request: &CheckedCreate,
+        secrets: &SecretMap,
         booted: Booted,
     ) -> Result<Option<Environment>, Error> {
         let change = Change {
@@ -164,7 +180,7 @@ impl Control {
             guest_token: booted.token,
             task: TaskChange::Running,
             operation: OperationChange::End,
-            audit: audit::running(record, request.secrets.keys()),
+            audit: audit::running(record, secrets.keys()),
             ..Change::default()
         };
         let stored = self
@@ -173,6 +189,7 @@ impl Control {
         match stored.map_err(|e| log_commit(record, e))? {
             Guarded::Updated(running) => {
                 tracing::info!(vm_id = %running.id, host_id = host(&running), "environment runs");
+                self.watch_probe(&running);
                 Ok(Some(running))
             }
             Guarded::Stale | Guarded::Missing | Guarded::Busy(_) => Ok(None),

@@ -60,14 +60,22 @@ impl Control {
         tenant: String,
         once: Once,
     ) -> Result<CreatedOnce, Error> {
+        let first = self.create_with(request, tenant.clone(), Some(once.clone()));
+        Box::pin(self.first_or_repeat(tenant, once, first)).await
+    }
+
+    /// Does what `first` does, unless the key has been used.
+    pub(super) async fn first_or_repeat(
+        &self,
+        tenant: String,
+        once: Once,
+        first: impl Future<Output = Result<Creation, Error>>,
+    ) -> Result<CreatedOnce, Error> {
         let store = &self.inner.store;
         if let Some(found) = store.idempotency_get(&tenant, &once.key.key).await? {
             return repeat(found, tenant, once);
         }
-        match self
-            .create_with(request, tenant.clone(), Some(once.clone()))
-            .await
-        {
+        match first.await {
             // Perhaps the very same request was quicker.
             Err(refused @ (Error::TaskAssigned { .. } | Error::KeyTaken)) => {
                 match store.idempotency_get(&tenant, &once.key.key).await? {

@@ -16,6 +16,8 @@ pub(crate) const TLS_CERT_PATH: &str = "/fuse/tls/cert.pem";
 /// Its key.
 pub(crate) const TLS_KEY_PATH: &str = "/fuse/tls/key.pem";
 const TOKEN_PATH: &str = "/fuse/auth-token";
+/// The files of a set of credentials.
+pub(crate) const CREDENTIAL_PATHS: [&str; 3] = [TOKEN_PATH, TLS_CERT_PATH, TLS_KEY_PATH];
 const COMPOSE_PATH: &str = "/fuse/compose.yaml";
 const ENV_PATH: &str = "/fuse/env";
 const HEALTHCHECK_PATH: &str = "/fuse/healthcheck.json";

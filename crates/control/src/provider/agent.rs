@@ -1,10 +1,14 @@
 //! A provider behind a host agent.
 
 use async_trait::async_trait;
-use fuse_model::{Endpoint, EnvironmentId};
+use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
 use fuse_wire_host::{
     CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostError, StartAgentRequest,
-    UploadRequest, VmState, VmView, start_agent,
+    UploadRequest, VmState, VmView,
+    attach::Request as AttachRequest,
+    client::AttachStream,
+    snapshot::{ForkRequest, RestoreRequest, Snapshot, SnapshotRequest},
+    start_agent, text,
 };
 
 use super::{FoundVm, Inventory, NewVm, Provider, ProviderError};
@@ -47,7 +51,21 @@ fn create_request(vm: NewVm<'_>) -> CreateVmRequest {
         region: text(&vm.spec.region),
         image: text(&vm.spec.image),
         owner: Some(vm.owner.to_string()),
+        seed_snapshot: vm.seed.map(ToString::to_string),
         ..CreateVmRequest::default()
+    }
+}
+
+/// An agent without the route, or whose machines cannot do it, is no failure of it.
+fn unless_unsupported(operation: &'static str, error: HostError) -> ProviderError {
+    match error {
+        HostError::NotFound { text: said, .. } if said == text::NOT_FOUND => {
+            ProviderError::Unsupported { operation }
+        }
+        HostError::Agent { status, .. } if status.as_u16() == 501 => {
+            ProviderError::Unsupported { operation }
+        }
+        other => other.into(),
     }
 }
 
@@ -116,6 +134,71 @@ impl Provider for AgentProvider {
     ) -> Result<Vec<Endpoint>, ProviderError> {
         let answer = self.client.start_agent(vm.as_str(), request).await?;
         Ok(answer.endpoints.into_iter().map(endpoint).collect())
+    }
+
+    fn has_snapshots(&self) -> bool {
+        true
+    }
+
+    async fn snapshot(
+        &self,
+        vm: &EnvironmentId,
+        request: &SnapshotRequest,
+    ) -> Result<Snapshot, ProviderError> {
+        let taken = self.client.snapshot(vm.as_str(), request).await;
+        taken.map_err(|e| unless_unsupported("snapshot", e))
+    }
+
+    async fn snapshots(&self, vm: &EnvironmentId) -> Result<Vec<Snapshot>, ProviderError> {
+        let there = self.client.snapshots(vm.as_str()).await;
+        there.map_err(|e| unless_unsupported("snapshot", e))
+    }
+
+    async fn restore(
+        &self,
+        vm: &EnvironmentId,
+        snapshot: &SnapshotId,
+    ) -> Result<(), ProviderError> {
+        let request = RestoreRequest {
+            snapshot_id: snapshot.to_string(),
+        };
+        let restored = self.client.restore(vm.as_str(), &request).await;
+        restored
+            .map(drop)
+            .map_err(|e| unless_unsupported("snapshot restore", e))
+    }
+
+    async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
+        Ok(self.client.delete_snapshot(snapshot.as_str()).await?)
+    }
+
+    async fn fork(
+        &self,
+        source: &EnvironmentId,
+        snapshot: &SnapshotId,
+        vm: NewVm<'_>,
+    ) -> Result<FoundVm, ProviderError> {
+        let create = create_request(vm);
+        let request = ForkRequest {
+            snapshot_id: snapshot.to_string(),
+            name: create.name,
+            cpus: create.cpus,
+            memory_mb: create.memory_mb,
+            storage_gb: create.storage_gb,
+            region: create.region,
+            owner: create.owner,
+        };
+        let forked = self.client.fork(source.as_str(), &request).await;
+        forked.map(found).map_err(|e| unless_unsupported("fork", e))
+    }
+
+    async fn attach(
+        &self,
+        vm: &EnvironmentId,
+        request: &AttachRequest,
+    ) -> Result<AttachStream, ProviderError> {
+        let stream = self.client.attach(vm.as_str(), request).await;
+        stream.map_err(|e| unless_unsupported("attach", e))
     }
 
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {

@@ -11,9 +11,12 @@ mod stub;
 use std::fmt;
 
 use async_trait::async_trait;
-use fuse_model::{Endpoint, EnvironmentId, EnvironmentSpec, ErrorKind, FleetId};
+use fuse_model::{Endpoint, EnvironmentId, EnvironmentSpec, ErrorKind, FleetId, SnapshotId};
 use fuse_wire_host::{
     ExecRequest, ExecResponse, FileUpload, HostError, StartAgentRequest, UploadRequest,
+    attach::Request as AttachRequest,
+    client::AttachStream,
+    snapshot::{Snapshot, SnapshotRequest},
 };
 
 pub(crate) use agent::AgentProvider;
@@ -63,6 +66,8 @@ pub(crate) struct NewVm<'a> {
     pub(crate) spec: &'a EnvironmentSpec,
     /// Tag of the fleet that owns it.
     pub(crate) owner: &'a FleetId,
+    /// The snapshot whose disk it starts with, if any.
+    pub(crate) seed: Option<&'a SnapshotId>,
 }
 
 /// A VM that a provider has.
@@ -106,6 +111,41 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         vm: &EnvironmentId,
         request: &StartAgentRequest,
     ) -> Result<Vec<Endpoint>, ProviderError>;
+
+    /// Whether VMs can be forked, as far as it is known without asking.
+    fn has_snapshots(&self) -> bool;
+
+    /// Takes a snapshot.
+    async fn snapshot(
+        &self,
+        vm: &EnvironmentId,
+        request: &SnapshotRequest,
+    ) -> Result<Snapshot, ProviderError>;
+
+    /// The snapshots that were taken of a VM.
+    async fn snapshots(&self, vm: &EnvironmentId) -> Result<Vec<Snapshot>, ProviderError>;
+
+    /// Puts a snapshot in the place of its VM.
+    async fn restore(&self, vm: &EnvironmentId, snapshot: &SnapshotId)
+    -> Result<(), ProviderError>;
+
+    /// Deletes a snapshot, whether or not its VM still exists.
+    async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError>;
+
+    /// Makes a VM of a snapshot of another one and answers once its guest does.
+    async fn fork(
+        &self,
+        source: &EnvironmentId,
+        snapshot: &SnapshotId,
+        vm: NewVm<'_>,
+    ) -> Result<FoundVm, ProviderError>;
+
+    /// Starts a command and hands over the bytes of its streams.
+    async fn attach(
+        &self,
+        vm: &EnvironmentId,
+        request: &AttachRequest,
+    ) -> Result<AttachStream, ProviderError>;
 
     /// Looks a VM up; `None` when there is none.
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError>;

@@ -3,14 +3,23 @@
 //! are refused.
 
 use async_trait::async_trait;
-use fuse_model::{Endpoint, EnvironmentId};
-use fuse_wire_host::{ExecRequest, ExecResponse, StartAgentRequest, UploadRequest};
+use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
+use fuse_wire_host::{
+    ExecRequest, ExecResponse, StartAgentRequest, UploadRequest,
+    attach::Request as AttachRequest,
+    client::AttachStream,
+    snapshot::{Snapshot, SnapshotRequest},
+};
 
 use super::{FoundVm, Inventory, NewVm, Provider, ProviderError};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StubProvider;
+
+const NO_SNAPSHOTS: ProviderError = ProviderError::Unsupported {
+    operation: "snapshot",
+};
 
 fn found(vm: &EnvironmentId) -> FoundVm {
     FoundVm {
@@ -50,6 +59,53 @@ impl Provider for StubProvider {
         _request: &StartAgentRequest,
     ) -> Result<Vec<Endpoint>, ProviderError> {
         Ok(Vec::new())
+    }
+
+    fn has_snapshots(&self) -> bool {
+        false
+    }
+
+    async fn snapshot(
+        &self,
+        _vm: &EnvironmentId,
+        _request: &SnapshotRequest,
+    ) -> Result<Snapshot, ProviderError> {
+        Err(NO_SNAPSHOTS)
+    }
+
+    async fn snapshots(&self, _vm: &EnvironmentId) -> Result<Vec<Snapshot>, ProviderError> {
+        Err(NO_SNAPSHOTS)
+    }
+
+    async fn restore(
+        &self,
+        _vm: &EnvironmentId,
+        _snapshot: &SnapshotId,
+    ) -> Result<(), ProviderError> {
+        Err(NO_SNAPSHOTS)
+    }
+
+    async fn delete_snapshot(&self, _snapshot: &SnapshotId) -> Result<(), ProviderError> {
+        Err(NO_SNAPSHOTS)
+    }
+
+    async fn fork(
+        &self,
+        _source: &EnvironmentId,
+        _snapshot: &SnapshotId,
+        _vm: NewVm<'_>,
+    ) -> Result<FoundVm, ProviderError> {
+        Err(ProviderError::Unsupported { operation: "fork" })
+    }
+
+    async fn attach(
+        &self,
+        _vm: &EnvironmentId,
+        _request: &AttachRequest,
+    ) -> Result<AttachStream, ProviderError> {
+        Err(ProviderError::Unsupported {
+            operation: "attach",
+        })
     }
 
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {

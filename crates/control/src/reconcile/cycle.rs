@@ -70,6 +70,7 @@ impl Control {
             self.enforce_limits(&mut state.stuck, &mut state.idle, picture.records.values())
                 .await;
         }
+        self.watch_probes(picture.records.values());
         if recovery {
             tracing::info!(environments = picture.records.len(), "recovery completed");
         }

@@ -16,6 +16,7 @@ use crate::{
     Control, Error, audit,
     control::OPERATION_TTL,
     create::{StoredRequest, start_request},
+    drain::INTERRUPTED,
     error::chain,
     exec::Command,
     guest::{self, Credentials},
@@ -63,18 +64,44 @@ impl Control {
                 Some(record) => Ok(self.finish_destroy(record).await?),
                 None => Ok(()),
             },
-            State::Running | State::Draining => {
-                let change = Change {
-                    operation: OperationChange::End,
-                    ..Change::default()
-                };
-                // Whatever came of it, the next look shows.
-                let _guarded = self.record_update(record, change).await?;
-                Ok(())
-            }
+            State::Running | State::Draining => self.pick_up_operation(record).await,
             // Such records do not exist.
             State::Destroyed | State::Failed => Ok(()),
         }
+    }
+
+    /// What an operation on a running environment left behind. It is taken under its own
+    /// kind, so that what cannot be done now is found again.
+    async fn pick_up_operation(&self, record: &Environment) -> Result<(), Failure> {
+        let kind = record.operation.as_ref().map(|operation| operation.kind);
+        let begin = Change {
+            operation: OperationChange::Begin(
+                kind.unwrap_or(OperationKind::Recover),
+                OPERATION_TTL,
+            ),
+            ..Change::default()
+        };
+        let Guarded::Updated(record) = self.record_update(record, begin).await? else {
+            return Ok(());
+        };
+        let change = match kind {
+            // Whichever credentials are in force: new ones settle it.
+            Some(OperationKind::Rotate) => return Ok(self.rotate(&record).await?),
+            Some(OperationKind::Drain) => Change {
+                error: Some(INTERRUPTED.to_owned()),
+                ..Change::default()
+            },
+            Some(OperationKind::Snapshot) => {
+                self.drop_unrecorded_snapshots(&record).await?;
+                Change::default()
+            }
+            Some(OperationKind::Restore) => self.pick_up_restore(&record).await?,
+            Some(OperationKind::Create | OperationKind::Destroy | OperationKind::Recover)
+            | None => Change::default(),
+        };
+        // Whatever came of it, the next look shows.
+        self.end_operation(&record, change).await?;
+        Ok(())
     }
 
     async fn pick_up_create(&self, record: &Environment) -> Result<(), Failure> {
@@ -174,7 +201,7 @@ impl Control {
             let files = guest::credential_files(credentials).to_vec();
             provider.upload(&record.id, &upload_request(files)).await?;
         }
-        let start = start_request(&self.inner.settings, &stored, credentials.as_ref());
+        let start = start_request(&self.inner.settings, &stored, credentials.is_some());
         change.endpoints = Some(provider.start_agent(&record.id, &start).await?);
         change.guest_token = credentials.map(|made| made.token);
         Ok(())

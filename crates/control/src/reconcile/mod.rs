@@ -80,7 +80,9 @@ impl Control {
             Ok(Some(lease)) => self.cycle_with(state, &lease).await,
             Ok(None) => {
                 // Another replica looks after the fleet.
-                state.epoch = None;
+                if state.epoch.take().is_some() {
+                    self.watch_nothing();
+                }
                 self.inner.metrics.follow();
                 self.inner.progress.completed();
             }
@@ -131,6 +133,9 @@ impl Control {
         }
         self.show_hosts().await;
         self.prune().await;
+        if let Err(e) = self.collect_snapshots().await {
+            log(&e, "cannot collect snapshots");
+        }
     }
 
     async fn show_hosts(&self) {

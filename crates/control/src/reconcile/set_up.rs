@@ -68,12 +68,18 @@ impl Control {
 
     /// Writes everything again and starts the guest agent. The boot is noted last, so
     /// that whatever fails is tried again in the next cycle.
-    async fn set_up(&self, record: &Environment) -> Result<Change, Failure> {
+    pub(crate) async fn set_up(&self, record: &Environment) -> Result<Change, Failure> {
         let (_, provider) = self.inner.providers.of(record.host_id.as_ref()).await?;
         let found: Option<FoundVm> = provider.find(&record.id).await?;
         let vm = found.ok_or("the vm is gone")?;
         let boot_id = vm.boot_id.ok_or("the guest is still booting")?;
-        let secrets = self.stored_secrets(record).await?;
+        if !self.inner.store.vault().has_key() {
+            tracing::warn!(
+                vm_id = %record.id,
+                "without TOKEN_ENCRYPTION_KEY secrets are not kept, and the guest gets none back"
+            );
+        }
+        let secrets = self.secrets_of(&record.id).await?;
         let text = self
             .inner
             .store
@@ -93,7 +99,7 @@ impl Control {
             credentials.as_ref(),
         )
         .await?;
-        let start = start_request(&self.inner.settings, &stored, credentials.as_ref());
+        let start = start_request(&self.inner.settings, &stored, credentials.is_some());
         let endpoints = provider.start_agent(&record.id, &start).await?;
         Ok(Change {
             url: Some(vm.url),
@@ -126,20 +132,5 @@ impl Control {
             files: &[],
         });
         Ok(provider.upload(&record.id, &upload_request(files)).await?)
-    }
-
-    /// Secrets are kept only with a key; without them the guest agent still starts.
-    async fn stored_secrets(&self, record: &Environment) -> Result<SecretMap, Failure> {
-        if !self.inner.store.vault().has_key() {
-            tracing::warn!(
-                vm_id = %record.id,
-                "without TOKEN_ENCRYPTION_KEY secrets are not kept, and the guest gets none back"
-            );
-            return Ok(SecretMap::new());
-        }
-        let secrets = self.inner.store.environment_secrets(&record.id).await?;
-        Ok(secrets
-            .map(fuse_model::Redacted::into_inner)
-            .unwrap_or_default())
     }
 }

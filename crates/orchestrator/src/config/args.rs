@@ -73,6 +73,16 @@ pub struct Args {
     /// Idle limit of environments that name none; 0 = off [env: ORCH_DEFAULT_IDLE_TIMEOUT_SECONDS]
     #[arg(long, value_name = "DURATION")]
     pub default_idle_timeout: Option<String>,
+    /// Age at which snapshots that name none may be collected; 0 = never
+    /// [env: ORCH_SNAPSHOT_RETENTION_SECONDS]
+    #[arg(long, value_name = "DURATION")]
+    pub snapshot_retention: Option<String>,
+    /// Snapshots that a task may have; 0 = any number [env: ORCH_SNAPSHOT_MAX_COUNT]
+    #[arg(long, value_name = "N")]
+    pub snapshot_max_count: Option<String>,
+    /// Bytes of snapshots that a task may have; 0 = any number [env: ORCH_SNAPSHOT_MAX_BYTES]
+    #[arg(long, value_name = "BYTES")]
+    pub snapshot_max_bytes: Option<String>,
     /// Attempts on an orphaned VM [env: ORCH_ORPHAN_MAX_RETRIES] [default: 5]
     #[arg(long, value_name = "N")]
     pub orphan_max_retries: Option<String>,

@@ -274,6 +274,21 @@ fn settings(
             Some("ORCH_DEFAULT_IDLE_TIMEOUT_SECONDS"),
             default.default_idle_timeout,
         )?,
+        snapshot_retention: source.duration(
+            (args.snapshot_retention.clone(), "--snapshot-retention"),
+            Some("ORCH_SNAPSHOT_RETENTION_SECONDS"),
+            default.snapshot_retention,
+        )?,
+        snapshot_max_count: whole_number(
+            source.text(args.snapshot_max_count.clone(), "ORCH_SNAPSHOT_MAX_COUNT"),
+            "ORCH_SNAPSHOT_MAX_COUNT",
+            default.snapshot_max_count,
+        )?,
+        snapshot_max_bytes: whole_number(
+            source.text(args.snapshot_max_bytes.clone(), "ORCH_SNAPSHOT_MAX_BYTES"),
+            "ORCH_SNAPSHOT_MAX_BYTES",
+            default.snapshot_max_bytes,
+        )?,
         orphan_max_retries: whole_number(
             source.text(args.orphan_max_retries.clone(), "ORCH_ORPHAN_MAX_RETRIES"),
             "ORCH_ORPHAN_MAX_RETRIES",
@@ -296,11 +311,11 @@ fn settings(
     })
 }
 
-fn whole_number(
+fn whole_number<T: std::str::FromStr>(
     text: Option<String>,
     name: &'static str,
-    default: u32,
-) -> Result<u32, ConfigError> {
+    default: T,
+) -> Result<T, ConfigError> {
     let Some(text) = text else {
         return Ok(default);
     };

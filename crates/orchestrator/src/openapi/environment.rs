@@ -6,10 +6,13 @@ use fuse_wire_api::{
 };
 use serde_json::{Value, json};
 
-use super::operation::{Call, Operation};
+use super::{
+    operation::{Call, Operation},
+    snapshot,
+};
 
-const ENVIRONMENTS: (&str, &str) = ("Environments", "The environment's id.");
-const MISSING: &str = "no such environment";
+pub(super) const ENVIRONMENTS: (&str, &str) = ("Environments", "The environment's id.");
+pub(super) const MISSING: &str = "no such environment";
 const SAME_BY_QUERY: &str = "The same, for clients that cannot set headers.";
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -201,7 +204,8 @@ fn event() -> Value {
 }
 
 fn actions() -> Vec<(&'static str, Call)> {
-    vec![(
+    let mut actions = snapshot::actions();
+    actions.push((
         "exec",
         Call::new("Run a command in the guest")
             .about(
@@ -223,10 +227,11 @@ fn actions() -> Vec<(&'static str, Call)> {
             .error(409, "conflict", "the environment is not `running`")
             .error(500, "internal", "the guest or its host does not answer")
             .error(501, "unimplemented", "there is no guest"),
-    )]
+    ));
+    actions
 }
 
-fn running() -> Value {
+pub(super) fn running() -> Value {
     json!({
         "id": "fuse-build-17", "state": "running", "task_id": "build-17", "host_id": "host-1",
         "url": "10.0.0.5:19551",

@@ -11,6 +11,7 @@ mod operation;
 mod record;
 mod render;
 mod service;
+mod snapshot;
 
 use std::sync::LazyLock;
 
@@ -40,6 +41,7 @@ fn operations() -> Vec<Operation> {
         access::operations(),
         environment::operations(),
         environment::streams(),
+        snapshot::operations(),
         record::operations(),
         host::operations(),
     ]
@@ -159,12 +161,13 @@ fn without_null(value: Value) -> Value {
     }
 }
 
-const TAGS: [(&str, &str); 6] = [
+const TAGS: [(&str, &str); 7] = [
     ("Environments", "Create, watch, use and destroy microVMs."),
     (
         "Tasks",
         "What became of a task, also after its environment is gone.",
     ),
+    ("Snapshots", "What environments were at a moment."),
     ("Hosts", "The machines that environments run on."),
     ("Access", "Sessions of browsers, and keys for applications."),
     ("Records", "What happened, and what was given up on."),

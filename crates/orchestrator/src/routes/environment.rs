@@ -23,7 +23,7 @@ use crate::{
     views,
 };
 
-use super::once;
+use super::{lifecycle, once};
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -51,42 +51,54 @@ pub(super) async fn create(
         let creation = app.control.environment_create(request, tenant).await?;
         return answer(creation, is_async).await;
     };
-    match app
-        .control
-        .environment_create_once(request, tenant, once)
-        .await?
-    {
+    let created = app.control.environment_create_once(request, tenant, once);
+    answer_once(&app, created.await?, is_async).await
+}
+
+/// Answers a create, or a fork, that came with a key.
+pub(super) async fn answer_once(
+    app: &App,
+    created: CreatedOnce,
+    is_async: bool,
+) -> Result<Response, ApiError> {
+    match created {
         CreatedOnce::New(creation) => answer(*creation, is_async).await,
         CreatedOnce::Answered(given) => Ok(once::replay(given)),
         CreatedOnce::UnderWay(repeat) => {
             if is_async && let Ok(record) = app.control.environment_get(&repeat.environment).await {
-                return Ok(accepted(record));
+                return Ok(accepted(record, Vec::new()));
             }
             Ok(once::replay(app.control.environment_created(repeat).await?))
         }
     }
 }
 
-async fn answer(creation: Creation, is_async: bool) -> Result<Response, ApiError> {
+/// Answers a create, or a fork, without a key.
+pub(super) async fn answer(creation: Creation, is_async: bool) -> Result<Response, ApiError> {
+    let warnings = creation.warnings().to_vec();
     if is_async {
-        return Ok(accepted(creation.accepted().clone()));
+        return Ok(accepted(creation.accepted().clone(), warnings));
     }
     let environment = creation.finished().await?;
-    Ok((StatusCode::CREATED, Json(views::environment(environment))).into_response())
+    let shown = with_warnings(environment, warnings);
+    Ok((StatusCode::CREATED, shown).into_response())
 }
 
-fn accepted(record: model::Environment) -> Response {
+fn accepted(record: model::Environment, warnings: Vec<String>) -> Response {
     let applied = [(PREFERENCE_APPLIED, RESPOND_ASYNC)];
-    (
-        StatusCode::ACCEPTED,
-        applied,
-        Json(views::environment(record)),
-    )
-        .into_response()
+    let shown = with_warnings(record, warnings);
+    (StatusCode::ACCEPTED, applied, shown).into_response()
+}
+
+fn with_warnings(record: model::Environment, warnings: Vec<String>) -> Json<Environment> {
+    Json(Environment {
+        warnings,
+        ..views::environment(record)
+    })
 }
 
 /// `Prefer: respond-async`, alone or among other preferences (RFC 7240).
-fn prefers_async(headers: &HeaderMap) -> bool {
+pub(super) fn prefers_async(headers: &HeaderMap) -> bool {
     headers
         .get_all(PREFER)
         .iter()
@@ -160,6 +172,7 @@ pub(super) async fn destroy(State(app): State<App>, id: Id) -> Result<StatusCode
 pub(super) async fn act(
     State(app): State<App>,
     principal: Principal,
+    headers: HeaderMap,
     id: Id,
     query: Query,
     body: Body,
@@ -170,6 +183,9 @@ pub(super) async fn act(
             principal.require(Scope::Exec, "exec requires the master token")?;
             exec(&app, &id, body).await
         }
+        Some("fork") => lifecycle::fork(&app, &principal, &headers, &id, body).await,
+        Some("drain") => lifecycle::drain(&app, &id).await,
+        Some("rotate-token") => lifecycle::rotate_token(&app, &id).await,
         _ => Err(ApiError::unknown_action()),
     }
 }

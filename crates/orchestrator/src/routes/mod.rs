@@ -2,13 +2,16 @@
 //! call it, or without an entry in the OpenAPI document.
 
 pub(crate) mod api_key;
+mod attach;
 mod audit;
 mod environment;
 mod event;
 mod host;
+mod lifecycle;
 mod once;
 mod service;
 mod session;
+mod snapshot;
 mod task;
 
 use axum::{
@@ -69,6 +72,13 @@ pub(crate) fn table() -> Vec<Route> {
         DELETE "/v1/environments/{vmId}"        => environment::destroy;
         GET    "/v1/environments/{vmId}/events" => event::stream;
         GET    "/v1/events"                     => event::fleet, master "the fleet's events require the master token";
+        GET    "/v1/environments/{vmId}/attach" => attach::attach;
+        POST   "/v1/environments/{vmId}/snapshots" => snapshot::create;
+        GET    "/v1/snapshots"                  => snapshot::list;
+        GET    "/v1/snapshots/resolve"          => snapshot::resolve;
+        GET    "/v1/snapshots/{snapshotId}"     => snapshot::get;
+        POST   "/v1/snapshots/{snapshotId}"     => snapshot::act;
+        DELETE "/v1/snapshots/{snapshotId}"     => snapshot::delete;
         GET    "/v1/tasks/{id}"                 => task::get;
         GET    "/v1/hosts"                      => host::list;
         POST   "/v1/hosts"                      => host::register, master "host registration requires the master token";

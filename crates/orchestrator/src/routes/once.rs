@@ -1,4 +1,4 @@
-//! `Idempotency-Key` on creates: reading it, and answering a repeat as the first time.
+//! `Idempotency-Key` on creates, forks and snapshots: reading it, and answering a repeat as the first time.
 
 use axum::{
     body::Body,
@@ -6,9 +6,10 @@ use axum::{
     response::Response,
 };
 use fuse_control::{Error, Once};
-use fuse_model::Environment;
+use fuse_model::{Environment, EnvironmentId};
 use fuse_store::{IdempotentKey, StoredAnswer};
 use fuse_wire_api::{CreateEnvironment, is_idempotency_key};
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::{http::ApiError, views};
@@ -16,7 +17,7 @@ use crate::{http::ApiError, views};
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// The key of a request, if it has one.
+/// The key of a create, if it has one.
 ///
 /// # Errors
 /// The header is malformed, or there are several.
@@ -24,6 +25,37 @@ pub(super) fn key_of(
     headers: &HeaderMap,
     request: &CreateEnvironment,
 ) -> Result<Option<Once>, ApiError> {
+    let key = header(headers)?;
+    Ok(key.map(|key| Once {
+        key: IdempotentKey {
+            key,
+            fingerprint: fingerprint(request),
+        },
+        wording,
+    }))
+}
+
+/// The key of an action on an environment, if it has one.
+///
+/// # Errors
+/// As [`key_of`].
+pub(super) fn key_of_action(
+    headers: &HeaderMap,
+    action: &str,
+    of: &EnvironmentId,
+    request: &impl Serialize,
+) -> Result<Option<IdempotentKey>, ApiError> {
+    let key = header(headers)?;
+    // Maps are sorted, and plain structs always serialise.
+    let shown = (action, of, request);
+    let fingerprint = || Sha256::digest(serde_json::to_vec(&shown).unwrap_or_default()).into();
+    Ok(key.map(|key| IdempotentKey {
+        key,
+        fingerprint: fingerprint(),
+    }))
+}
+
+fn header(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else {
         return Ok(None);
@@ -37,13 +69,7 @@ pub(super) fn key_of(
                 "Idempotency-Key must be one header of 1 to 255 visible ASCII characters",
             )
         })?;
-    Ok(Some(Once {
-        key: IdempotentKey {
-            key: key.to_owned(),
-            fingerprint: fingerprint(request),
-        },
-        wording,
-    }))
+    Ok(Some(key.to_owned()))
 }
 
 /// Digest of everything but the values of secrets, which are not to be guessed from
@@ -56,25 +82,37 @@ fn fingerprint(request: &CreateEnvironment) -> [u8; 32] {
     Sha256::digest(serde_json::to_vec(&shown).unwrap_or_default()).into()
 }
 
-fn wording(outcome: &Result<Environment, Error>) -> StoredAnswer {
+/// What is kept of a create's, or a fork's, answer.
+pub(super) fn wording(outcome: &Result<Environment, Error>) -> StoredAnswer {
     match outcome {
-        Ok(environment) => StoredAnswer {
-            status: StatusCode::CREATED.as_u16(),
-            body: serde_json::to_string(&views::environment(environment.clone()))
-                .unwrap_or_default(),
-        },
+        Ok(environment) => created(&views::environment(environment.clone())),
         Err(e) => ApiError::of(e).into_stored(),
+    }
+}
+
+/// The answer that tells of something new.
+pub(super) fn created(view: &impl Serialize) -> StoredAnswer {
+    StoredAnswer {
+        status: StatusCode::CREATED.as_u16(),
+        body: serde_json::to_string(view).unwrap_or_default(),
     }
 }
 
 /// An answer that was given before.
 pub(super) fn replay(answer: StoredAnswer) -> Response {
+    let mut response = respond(answer);
+    let headers = response.headers_mut();
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+/// An answer that was worded to be kept.
+pub(super) fn respond(answer: StoredAnswer) -> Response {
     let mut response = Response::new(Body::from(answer.body));
     *response.status_mut() =
         StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(REPLAYED, HeaderValue::from_static("true"));
     response
 }
 

@@ -26,6 +26,7 @@ const MISSING: &str = "missing or malformed credentials";
 const INVALID: &str = "invalid token";
 
 const EXEC: &str = "exec requires the master token";
+const ATTACH: &str = "attach requires the master token";
 const REGISTER: &str = "host registration requires the master token";
 const MUTATE: &str = "host mutations require the master token";
 const REMOVE: &str = "host removal requires the master token";
@@ -87,6 +88,24 @@ const ROWS: &[Row] = &[
     )
     .scope(EXEC),
     any(
+        "POST",
+        "/v1/environments/{vmId}",
+        "/v1/environments/x?action=drain",
+        404,
+    ),
+    any(
+        "POST",
+        "/v1/environments/{vmId}",
+        "/v1/environments/x?action=fork",
+        404,
+    ),
+    any(
+        "POST",
+        "/v1/environments/{vmId}",
+        "/v1/environments/x?action=rotate-token",
+        404,
+    ),
+    any(
         "DELETE",
         "/v1/environments/{vmId}",
         "/v1/environments/x",
@@ -99,6 +118,35 @@ const ROWS: &[Row] = &[
         404,
     ),
     any("GET", "/v1/events", "/v1/events", 200).master(EVENTS),
+    any(
+        "GET",
+        "/v1/environments/{vmId}/attach",
+        "/v1/environments/x/attach",
+        400,
+    )
+    .scope(ATTACH),
+    any(
+        "POST",
+        "/v1/environments/{vmId}/snapshots",
+        "/v1/environments/x/snapshots",
+        404,
+    ),
+    any("GET", "/v1/snapshots", "/v1/snapshots", 200),
+    any("GET", "/v1/snapshots/resolve", "/v1/snapshots/resolve", 400),
+    any("GET", "/v1/snapshots/{snapshotId}", "/v1/snapshots/x", 404),
+    any("POST", "/v1/snapshots/{snapshotId}", "/v1/snapshots/x", 400),
+    any(
+        "POST",
+        "/v1/snapshots/{snapshotId}",
+        "/v1/snapshots/x?action=restore",
+        404,
+    ),
+    any(
+        "DELETE",
+        "/v1/snapshots/{snapshotId}",
+        "/v1/snapshots/x",
+        404,
+    ),
     any("GET", "/v1/tasks/{id}", "/v1/tasks/x", 404),
     any("GET", "/v1/hosts", "/v1/hosts", 200),
     any("POST", "/v1/hosts", "/v1/hosts", 400).master(REGISTER),

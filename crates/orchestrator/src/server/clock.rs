@@ -3,8 +3,10 @@
 //!
 //! ```text
 //!  Head ──request parsed──> Busy ──response over──> Idle ──first byte──> Head
+//!                          └──upgraded──> Upgraded, for good
 //! ```
-//! `Head` and `Idle` bound reading, `Busy` bounds writing once a response has started.
+//! `Head` and `Idle` bound reading, `Busy` bounds writing once a response has started, and an
+//! upgraded connection has no bounds at all.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -18,6 +20,7 @@ enum Phase {
     Head,
     Busy,
     Idle,
+    Upgraded,
 }
 
 #[derive(Debug)]
@@ -75,9 +78,21 @@ impl Clock {
         }
     }
 
+    /// The connection is handed over to another protocol.
+    pub(super) fn upgraded(&self) {
+        *self.lock() = State {
+            phase: Phase::Upgraded,
+            read_by: None,
+            written_by: None,
+        };
+    }
+
     /// The response's body is over. What is left in buffers is still bounded.
     pub(super) fn responded(&self) {
         let mut state = self.lock();
+        if state.phase == Phase::Upgraded {
+            return;
+        }
         state.phase = Phase::Idle;
         state.read_by = Some(Instant::now() + self.timeouts.idle);
     }

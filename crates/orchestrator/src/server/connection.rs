@@ -16,7 +16,7 @@ use std::{
 use axum::{
     Router,
     body::Body,
-    http::{HeaderValue, header::CONNECTION},
+    http::{HeaderValue, StatusCode, header::CONNECTION},
 };
 use hyper::{
     body::{Body as _, Frame, Incoming, SizeHint},
@@ -58,7 +58,8 @@ pub(super) async fn serve<S>(
     });
     let connection = http1::Builder::new()
         .max_buf_size(timeouts.max_header_bytes)
-        .serve_connection(io, service);
+        .serve_connection(io, service)
+        .with_upgrades();
     let mut connection = pin!(connection);
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
@@ -102,7 +103,11 @@ async fn answer(
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    clock.responding(response.extensions().get::<Unhurried>().is_some());
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        clock.upgraded();
+    } else {
+        clock.responding(response.extensions().get::<Unhurried>().is_some());
+    }
     Ok(response.map(|body| Timed { body, clock }))
 }
 

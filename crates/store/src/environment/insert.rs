@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fuse_model::{
-    AuditEntry, AuditKind, Environment, EnvironmentId, HostId, OperationKind, State, TaskId,
+    AuditEntry, AuditKind, Environment, EnvironmentId, HostId, OperationKind, Probe, State, TaskId,
     TaskStatus, Version,
 };
 
 use super::change::taken;
+use super::health::initial;
 use crate::effects::Charge;
-use crate::host::charge_in_tx;
+use crate::host::{charge_in_tx, credit_in_tx};
 use crate::idempotency::claim_in_tx;
 use crate::multi_row::{MultiRow, rounds};
 use crate::sql::{Bind, Row, binds, to_json};
@@ -42,7 +43,7 @@ const INSERT: MultiRow = MultiRow {
     step: "insert environments",
     before: "INSERT INTO environments (id, version, state, task_id, tenant, host_id, url, error, \
          created_at, updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec, \
-         secrets, request) SELECT * FROM (VALUES ",
+         secrets, request, health) SELECT * FROM (VALUES ",
     after: ") AS r WHERE r.column1 IS NOT NULL ON CONFLICT (id) DO NOTHING RETURNING id, task_id",
 };
 
@@ -142,6 +143,10 @@ impl Insert {
             url: String::new(),
             endpoints: Vec::new(),
             boot_id: String::new(),
+            probe: match new.has_probe {
+                true => Probe::Waiting,
+                false => Probe::None,
+            },
             error: String::new(),
             operation: Some(taken(tx, OperationKind::Create, new.operation_ttl)?),
             created_at: tx.now,
@@ -170,6 +175,11 @@ impl Insert {
                 return Ok(Some(Some(candidate.clone())));
             }
         }
+        if self.new.overcommit {
+            // Taking is giving back the negative: without asking for room.
+            credit_in_tx(tx, first, &Charge::of(need).negative()).await?;
+            return Ok(Some(Some(first.clone())));
+        }
         Ok(None)
     }
 
@@ -193,7 +203,8 @@ impl Insert {
             to_json("environments", "endpoints", &environment.endpoints)?,
             to_json("environments", "spec", &environment.spec)?,
             self.secrets.clone(),
-            self.new.request.as_str()
+            self.new.request.as_str(),
+            initial(self.new.has_probe)
         ])
     }
 

@@ -24,3 +24,4 @@ mod outage;
 mod rekey;
 mod schema;
 mod secrets;
+mod snapshots;

@@ -138,6 +138,8 @@ pub(crate) fn new_environment(task: &str, cpus: i32, candidates: &[&str]) -> New
         tenant: String::new(),
         spec: spec(cpus),
         candidates: candidates.iter().copied().map(HostId::new).collect(),
+        has_probe: false,
+        overcommit: false,
         request: format!("{{\"task_id\":\"{task}\"}}"),
         secrets: Redacted::new(BTreeMap::new()),
         operation_ttl: Duration::from_secs(60),

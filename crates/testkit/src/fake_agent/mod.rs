@@ -1,14 +1,17 @@
 //! A host agent without hosts: the real wire, VMs in a map, every step steerable.
 //!
 //! It answers what `fc-agent` answers for create, get, list, delete, upload, exec,
-//! start-agent and capacity. A test makes the next calls of a [`Step`] fail
+//! start-agent, capacity and snapshots. A test makes the next calls of a [`Step`] fail
 //! ([`FakeAgent::fail`]), holds them until it lets them go ([`FakeAgent::hold`]), decides
 //! what commands do ([`FakeAgent::on_exec`]), takes the agent off the network and brings
 //! it back on the same port ([`FakeAgent::stop`], [`FakeAgent::start_again`]), and reads
 //! what was asked of it.
 
+mod attach;
 mod routes;
+mod snapshots;
 mod state;
+mod surface;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -102,6 +105,16 @@ impl FakeAgent {
         self.state.lock().on_exec = Some(Arc::new(answer));
     }
 
+    /// Gives VMs that are made from now on a public surface that can be dialled.
+    pub fn serve_surfaces(&self) {
+        self.state.lock().has_surfaces = true;
+    }
+
+    /// Makes guest agents stay on the credentials that they were started with first.
+    pub fn keep_credentials(&self) {
+        self.state.lock().keeps_credentials = true;
+    }
+
     /// Puts a VM there that nobody asked for.
     pub fn add_vm(&self, name: &str, owner: Option<&str>) {
         let vm = Vm {
@@ -161,6 +174,37 @@ impl FakeAgent {
     #[must_use]
     pub fn serves(&self, name: &str) -> bool {
         self.state.lock().vms.get(name).is_some_and(|vm| vm.serves)
+    }
+
+    /// Ids of the snapshots that exist, sorted.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<String> {
+        self.state.lock().snapshots.keys().cloned().collect()
+    }
+
+    /// The queries of the attach calls so far.
+    #[must_use]
+    pub fn attach_queries(&self) -> Vec<String> {
+        self.state.lock().attach_queries.clone()
+    }
+
+    /// Waits until `count` attached sessions have ended.
+    pub async fn attach_ended(&self, count: usize) {
+        let mut ended = self.state.attach_ended().subscribe();
+        // The sender lives as long as the agent.
+        let _count = ended.wait_for(|ended| *ended >= count).await;
+    }
+
+    /// Loses a snapshot, as a host does whose disk died.
+    pub fn lose_snapshot(&self, id: &str) {
+        self.state.lock().snapshots.remove(id);
+    }
+
+    /// Writes a file in a guest.
+    pub fn write(&self, name: &str, path: &str, content: &[u8]) {
+        if let Some(vm) = self.state.lock().vms.get_mut(name) {
+            vm.files.insert(path.to_owned(), content.to_vec());
+        }
     }
 
     /// The content of a file in a guest.

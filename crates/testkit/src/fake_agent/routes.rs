@@ -1,6 +1,6 @@
 //! The routes of a fake agent, with the statuses and texts of a real one.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -17,12 +17,13 @@ use fuse_wire_host::{
 use serde_json::json;
 
 use super::{
-    TOKEN,
+    TOKEN, attach, snapshots,
     state::{Failure, State, Step, Vm},
+    surface::Surface,
 };
 
-type Agent = Shared<Arc<State>>;
-type Answer = Result<Response, Failure>;
+pub(super) type Agent = Shared<Arc<State>>;
+pub(super) type Answer = Result<Response, Failure>;
 
 impl axum::response::IntoResponse for Failure {
     fn into_response(self) -> Response {
@@ -31,7 +32,7 @@ impl axum::response::IntoResponse for Failure {
     }
 }
 
-fn failure(status: StatusCode, text: &str) -> Failure {
+pub(super) fn failure(status: StatusCode, text: &str) -> Failure {
     Failure {
         status: status.as_u16(),
         text: text.to_owned(),
@@ -46,6 +47,8 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/v1/vm/{id}/upload", post(upload))
         .route("/v1/vm/{id}/exec", post(exec))
         .route("/v1/vm/{id}/start-agent", post(start_agent))
+        .merge(snapshots::router())
+        .merge(attach::router())
         .layer(DefaultBodyLimit::max(limits::MAX_UPLOAD_BYTES))
         .layer(middleware::from_fn(authenticate))
         .with_state(state)
@@ -74,10 +77,13 @@ async fn capacity(Shared(state): Agent) -> Answer {
     Ok(Json(capacity).into_response())
 }
 
-fn view(id: &str, vm: &Vm) -> VmView {
+pub(super) fn view(id: &str, vm: &Vm) -> VmView {
     VmView {
         vm_id: id.to_owned(),
-        url: format!("203.0.113.1:{}", 19_551),
+        url: match &vm.surface {
+            Some(surface) => surface.address.to_string(),
+            None => format!("203.0.113.1:{}", 19_551),
+        },
         name: Some(id.to_owned()),
         owner: vm.owner.clone(),
         state: Some(if vm.stopped {
@@ -93,18 +99,35 @@ fn view(id: &str, vm: &Vm) -> VmView {
 async fn create(Shared(state): Agent, Json(request): Json<CreateVmRequest>) -> Answer {
     let id = name::vm_id(request.name.as_deref().unwrap_or("vm"));
     state.enter(Step::Create, &id).await?;
+    let surface = new_surface(&state).await?;
+    let files = match &request.seed_snapshot {
+        Some(seed) => snapshots::stored(&state, seed)?.files,
+        None => BTreeMap::default(),
+    };
     let mut inner = state.lock();
     if inner.vms.contains_key(&id) {
         return Err(failure(StatusCode::CONFLICT, "vm directory already exists"));
     }
     let vm = Vm {
         owner: request.owner,
+        files,
+        surface,
         ..Vm::default()
     };
     let answer = Json(view(&id, &vm)).into_response();
     inner.vms.insert(id, vm);
     inner.peak = inner.peak.max(inner.vms.len());
     Ok(answer)
+}
+
+pub(super) async fn new_surface(state: &State) -> Result<Option<Surface>, Failure> {
+    if !state.lock().has_surfaces {
+        return Ok(None);
+    }
+    let surface = Surface::listen().await;
+    surface
+        .map(Some)
+        .map_err(|e| failure(StatusCode::INTERNAL_SERVER_ERROR, &e.to_string()))
 }
 
 #[derive(serde::Deserialize)]
@@ -127,7 +150,11 @@ async fn list(Shared(state): Agent, Query(query): Query<Prefix>) -> Answer {
 }
 
 /// Runs `work` on a VM, or answers 404.
-fn with_vm<T>(state: &State, id: &str, work: impl FnOnce(&mut Vm) -> T) -> Result<T, Failure> {
+pub(super) fn with_vm<T>(
+    state: &State,
+    id: &str,
+    work: impl FnOnce(&mut Vm) -> T,
+) -> Result<T, Failure> {
     let mut inner = state.lock();
     let vm = inner
         .vms
@@ -167,13 +194,37 @@ async fn upload(
     Ok(Json(json!({ "ok": true })).into_response())
 }
 
+/// The question for the probe's verdict, which comes again and again and is no step of
+/// any test.
+fn asks_for_health(request: &ExecRequest) -> bool {
+    request
+        .cmd
+        .get(2)
+        .is_some_and(|script| script.contains("/fuse/health.json"))
+}
+
 async fn exec(
     Shared(state): Agent,
     Path(id): Path<String>,
     Json(request): Json<ExecRequest>,
 ) -> Answer {
-    state.enter(Step::Exec, &id).await?;
-    let (serves, stopped) = with_vm(&state, &id, |vm| (vm.serves, vm.stopped))?;
+    if !asks_for_health(&request) {
+        state.enter(Step::Exec, &id).await?;
+    }
+    let (serves, stopped, read) = with_vm(&state, &id, |vm| {
+        let read = match request.cmd.as_slice() {
+            [cat, path] if cat == "cat" => vm.files.get(path).cloned(),
+            // The question for the probe's verdict.
+            [_, _, script, ..] if script.contains("/fuse/health.json") => Some(
+                vm.files
+                    .get("/fuse/health.json")
+                    .cloned()
+                    .unwrap_or_default(),
+            ),
+            _ => None,
+        };
+        (vm.serves, vm.stopped, read)
+    })?;
     if stopped {
         return Err(failure(StatusCode::CONFLICT, "its VMM process has ended"));
     }
@@ -183,6 +234,10 @@ async fn exec(
         // The question whether the guest agent serves is answered by the fake itself.
         _ if asks_for_agent => ExecResponse {
             exit_code: i32::from(!serves),
+            ..ExecResponse::default()
+        },
+        _ if read.is_some() => ExecResponse {
+            stdout: read.unwrap_or_default(),
             ..ExecResponse::default()
         },
         Some(on_exec) => on_exec(&request.cmd),
@@ -197,7 +252,15 @@ async fn start_agent(
     Json(request): Json<StartAgentRequest>,
 ) -> Answer {
     state.enter(Step::StartAgent, &id).await?;
-    with_vm(&state, &id, |vm| vm.serves = true)?;
+    let keeps = state.lock().keeps_credentials;
+    with_vm(&state, &id, |vm| {
+        if let Some(surface) = &vm.surface
+            && !(keeps && vm.serves)
+        {
+            surface.start(&vm.files);
+        }
+        vm.serves = true;
+    })?;
     let endpoints = (32_000..)
         .zip(request.expose)
         .map(|(host_port, entry)| Endpoint {

@@ -7,7 +7,9 @@ use std::{
 };
 
 use fuse_wire_host::ExecResponse;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{snapshots::Stored, surface::Surface};
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +23,12 @@ pub enum Step {
     Upload,
     Exec,
     StartAgent,
+    Snapshot,
+    Snapshots,
+    Restore,
+    Fork,
+    DeleteSnapshot,
+    Attach,
 }
 
 impl Step {
@@ -36,6 +44,12 @@ impl Step {
             Self::Upload => "upload",
             Self::Exec => "exec",
             Self::StartAgent => "start-agent",
+            Self::Snapshot => "snapshot",
+            Self::Snapshots => "snapshots",
+            Self::Restore => "restore",
+            Self::Fork => "fork",
+            Self::DeleteSnapshot => "delete-snapshot",
+            Self::Attach => "attach",
         }
     }
 }
@@ -55,6 +69,7 @@ pub(super) struct Vm {
     pub(super) stopped: bool,
     /// Boots so far, less one.
     pub(super) reboots: u32,
+    pub(super) surface: Option<Surface>,
 }
 
 pub(super) type OnExec = Arc<dyn Fn(&[String]) -> ExecResponse + Send + Sync>;
@@ -64,9 +79,18 @@ pub(super) struct Inner {
     pub(super) vms: BTreeMap<String, Vm>,
     /// Most VMs that there were at a time.
     pub(super) peak: usize,
+    pub(super) snapshots: BTreeMap<String, Stored>,
+    pub(super) snapshots_taken: u64,
+    pub(super) attach_queries: Vec<String>,
+    attach_ended: watch::Sender<usize>,
+    pub(super) sessions: JoinSet<()>,
     pub(super) calls: Vec<String>,
     pub(super) failures: HashMap<Step, VecDeque<Failure>>,
     pub(super) on_exec: Option<OnExec>,
+    /// New VMs get a surface that can be dialled.
+    pub(super) has_surfaces: bool,
+    /// Starting a guest agent again does not take new credentials into force.
+    pub(super) keeps_credentials: bool,
     gates: HashMap<Step, (watch::Sender<usize>, watch::Receiver<bool>)>,
 }
 
@@ -86,6 +110,11 @@ impl fmt::Debug for State {
 impl State {
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts attached sessions that have ended.
+    pub(super) fn attach_ended(&self) -> watch::Sender<usize> {
+        self.lock().attach_ended.clone()
     }
 
     pub(super) fn hold(&self, step: Step) -> Gate {

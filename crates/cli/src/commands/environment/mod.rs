@@ -1,8 +1,12 @@
-//! `environment`: create, look at, run commands in, destroy.
+//! `environment`: create, look at, run commands in, drain, destroy.
 
 mod create;
+mod drain;
 mod exec;
+mod fork;
 mod list;
+mod rotate;
+mod shell;
 
 use clap::{Args, Subcommand};
 use fuse_client::Client;
@@ -15,8 +19,11 @@ use crate::render;
 use crate::wait::{self, End, Until, View};
 
 pub(crate) use create::CreateArgs;
+pub(crate) use drain::DrainArgs;
 pub(crate) use exec::ExecArgs;
+pub(crate) use fork::ForkArgs;
 pub(crate) use list::ListArgs;
+pub(crate) use shell::ShellArgs;
 
 /// Why an environment command was refused before the API call.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +71,20 @@ pub(crate) enum Error {
     /// Two things to run.
     #[error("--shell and a command after -- exclude each other")]
     CommandAndShell,
+    /// A shell needs somebody at a terminal.
+    #[error(
+        "a shell needs a terminal on stdin and stdout; use `fuse environment exec` for commands without one"
+    )]
+    NoTerminal,
+    /// The terminal cannot be used.
+    #[error("could not use the terminal: {0}")]
+    Terminal(#[source] std::io::Error),
+    /// A session ended without the command's exit status.
+    #[error("the session ended before its command did: {reason}")]
+    SessionLost {
+        /// What is known of why.
+        reason: String,
+    },
     /// A duration that is not one.
     #[error("invalid --timeout \"{value}\": expected a duration such as 90s, 10m or 1m30s")]
     Timeout {
@@ -88,12 +109,25 @@ pub(crate) enum EnvironmentCommand {
     Create(Box<CreateArgs>),
     /// Run a command in a guest (master token); its exit status is this command's.
     Exec(ExecArgs),
+    /// A shell, or any command with a terminal, in a guest (master token).
+    Shell(ShellArgs),
     /// Destroy an environment, from any state.
     #[command(
         visible_aliases = ["rm", "delete"],
         after_help = "Example:\n  fuse environment destroy fuse-hello --yes"
     )]
     Destroy(DestroyArgs),
+    /// Ask the workload of a running environment to stop; nothing is destroyed.
+    Drain(DrainArgs),
+    /// Make a new environment of a copy of a running one's disk.
+    Fork(ForkArgs),
+    /// Give the guest agent new credentials, in force at once; the VM keeps running.
+    #[command(
+        name = "rotate-token",
+        after_help = "Example:\n  fuse environment rotate-token fuse-hello\n\n\
+        The environment must run, and the orchestrator needs a TOKEN_ENCRYPTION_KEY."
+    )]
+    RotateToken(IdArgs),
     /// Show state transitions as they happen, until the environment is gone.
     #[command(
         visible_alias = "follow",
@@ -142,7 +176,11 @@ pub(crate) async fn run(app: &App, command: EnvironmentCommand) -> Result<(), Cl
         }
         EnvironmentCommand::Create(args) => create::run(app, *args).await,
         EnvironmentCommand::Exec(args) => exec::run(app, args).await,
+        EnvironmentCommand::Shell(args) => shell::run(app, args).await,
         EnvironmentCommand::Destroy(args) => destroy(app, args).await,
+        EnvironmentCommand::Drain(args) => drain::run(app, args).await,
+        EnvironmentCommand::Fork(args) => fork::run(app, args).await,
+        EnvironmentCommand::RotateToken(args) => rotate::run(app, &args.id).await,
         EnvironmentCommand::Watch(args) => watch(app, &args).await,
     }
 }

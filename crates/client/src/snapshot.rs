@@ -1,0 +1,125 @@
+//! Snapshots, and the forks made of them.
+
+use std::time::Duration;
+
+use fuse_wire_api::{
+    CreateSnapshot, Environment, ForkEnvironment, ListSnapshots, ResolvedSnapshot, Snapshot,
+    SnapshotList,
+};
+use reqwest::Method;
+
+use crate::{Client, Error};
+
+/// Bound of calls that copy a disk.
+const COPY_TIMEOUT: Duration = Duration::from_secs(900);
+
+impl Client {
+    /// Takes a snapshot of a running environment.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn create_snapshot(
+        &self,
+        environment: &str,
+        request: &CreateSnapshot,
+    ) -> Result<Snapshot, Error> {
+        let call = self
+            .call(
+                Method::POST,
+                &["v1", "environments", environment, "snapshots"],
+            )?
+            .timeout(Some(COPY_TIMEOUT))
+            .json(request)?;
+        self.fetch(call).await
+    }
+
+    /// One page of snapshots, newest first.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn snapshots(&self, query: &ListSnapshots) -> Result<SnapshotList, Error> {
+        let filter = |text: &'static str, value: &'_ str| {
+            (text, (!value.is_empty()).then(|| value.to_owned()))
+        };
+        let filters = [
+            filter("vm_id", &query.vm_id),
+            filter("task_id", &query.task_id),
+            filter("tenant_id", &query.tenant_id),
+            filter("state", &query.state),
+            filter("mode", &query.mode),
+            filter("name", &query.name),
+            filter("host_id", &query.host_id),
+            ("limit", query.limit.clone()),
+            ("cursor", query.cursor.clone()),
+        ];
+        let pairs: Vec<_> = filters
+            .iter()
+            .map(|(name, value)| (*name, value.as_deref()))
+            .collect();
+        self.fetch(self.call(Method::GET, &["v1", "snapshots"])?.query(&pairs))
+            .await
+    }
+
+    /// One snapshot.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn snapshot(&self, id: &str) -> Result<Snapshot, Error> {
+        self.fetch(self.call(Method::GET, &["v1", "snapshots", id])?)
+            .await
+    }
+
+    /// The newest usable build layer with this key.
+    ///
+    /// # Errors
+    /// See [`Error`]; that there is none is no error.
+    pub async fn resolve_snapshot(
+        &self,
+        layer_key: &str,
+        arch: &str,
+    ) -> Result<ResolvedSnapshot, Error> {
+        let call = self
+            .call(Method::GET, &["v1", "snapshots", "resolve"])?
+            .query(&[("layer_key", Some(layer_key)), ("arch", Some(arch))]);
+        self.fetch(call).await
+    }
+
+    /// Puts a snapshot in the place of its running environment.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn restore_snapshot(&self, id: &str) -> Result<(), Error> {
+        let call = self
+            .call(Method::POST, &["v1", "snapshots", id])?
+            .query(&[("action", Some("restore"))])
+            .timeout(Some(COPY_TIMEOUT));
+        self.perform(call).await
+    }
+
+    /// Deletes a snapshot and its bytes.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn delete_snapshot(&self, id: &str) -> Result<(), Error> {
+        self.perform(self.call(Method::DELETE, &["v1", "snapshots", id])?)
+            .await
+    }
+
+    /// Forks a running environment and returns when the fork runs. `None` when it is gone by the
+    /// time the server answers.
+    ///
+    /// # Errors
+    /// See [`Error`]; a fork that failed has left nothing behind.
+    pub async fn fork(
+        &self,
+        environment: &str,
+        request: &ForkEnvironment,
+    ) -> Result<Option<Environment>, Error> {
+        let call = self
+            .call(Method::POST, &["v1", "environments", environment])?
+            .query(&[("action", Some("fork"))])
+            .timeout(Some(COPY_TIMEOUT))
+            .json(request)?;
+        self.fetch_if_any(call).await
+    }
+}

@@ -1,0 +1,282 @@
+//! Snapshot records: listing, layers, quota, collection.
+
+use std::time::Duration;
+
+use fuse_model::{
+    AuditEntry, AuditKind, EnvironmentId, Snapshot, SnapshotExport, SnapshotId, SnapshotKind,
+    SnapshotState as S,
+};
+use fuse_store::{AuditFilter, Page, SnapshotChange, SnapshotFilter, Store, later};
+use jiff::Timestamp;
+
+use crate::support::*;
+
+contract! {
+    a_record_reads_as_it_was_written,
+    pages_go_from_new_to_old,
+    a_layer_is_found_by_tenant_key_and_arch,
+    quota_counts_what_is_there_but_layers,
+    only_a_leaf_may_go,
+    retention_spares_parents_the_newest_and_layers,
+    lineage_goes_with_its_environment,
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).expect("a time")
+}
+
+fn snapshot(id: &str, vm: &str, second: i64) -> Snapshot {
+    Snapshot {
+        id: SnapshotId::new(id),
+        environment_id: Some(EnvironmentId::new(vm)),
+        task_id: "t".to_owned(),
+        host_id: None,
+        tenant: "t".to_owned(),
+        parent_id: String::new(),
+        mode: "manual".to_owned(),
+        state: S::Ready,
+        kind: SnapshotKind::Disk,
+        layer_key: String::new(),
+        arch: "amd64".to_owned(),
+        digest: String::new(),
+        size_bytes: 10,
+        retention_until: None,
+        metadata: [("name".to_owned(), format!("name-{id}"))].into(),
+        exports: Vec::new(),
+        last_error: String::new(),
+        created_at: at(second),
+        updated_at: at(second),
+    }
+}
+
+async fn insert(store: &Store, snapshot: Snapshot) {
+    store
+        .snapshot_insert(snapshot, Vec::new(), None)
+        .await
+        .expect("inserts");
+}
+
+async fn ids(store: &Store, filter: &SnapshotFilter) -> Vec<String> {
+    let page = Page {
+        after: None,
+        limit: 100,
+    };
+    let listing = store.snapshot_list(filter, &page).await.expect("lists");
+    listing
+        .items
+        .into_iter()
+        .map(|item| item.id.into_string())
+        .collect()
+}
+
+async fn a_record_reads_as_it_was_written(db: Db) {
+    let store = db.open().await;
+    let mut written = snapshot("s", "vm", 0);
+    written.kind = SnapshotKind::Live;
+    written.retention_until = Some(at(60));
+    written.exports = vec![SnapshotExport {
+        destination: "s3://x".to_owned(),
+        status: "pending".to_owned(),
+        requested_at: at(0),
+        updated_at: at(0),
+        last_error: String::new(),
+    }];
+    let audit = vec![AuditEntry::new(AuditKind::SnapshotCreated, "vm").with("snapshot_id", "s")];
+    store
+        .snapshot_insert(written.clone(), audit, None)
+        .await
+        .expect("inserts");
+    let id = SnapshotId::new("s");
+    assert_eq!(store.snapshot_get(&id).await.expect("reads"), Some(written));
+    let page = Page {
+        after: None,
+        limit: 5,
+    };
+    let log = store
+        .audit_list(&AuditFilter::default(), &page)
+        .await
+        .expect("reads");
+    assert_eq!(log.items[0].kind, "snapshot.created");
+    // The id is the host's; two hosts that choose the same one do not share a record.
+    let again = store.snapshot_insert(snapshot("s", "vm", 1), Vec::new(), None);
+    assert!(again.await.is_err());
+}
+
+async fn pages_go_from_new_to_old(db: Db) {
+    let store = db.open().await;
+    for (id, second) in [("a", 1), ("b", 3), ("c", 3), ("d", 2)] {
+        insert(&store, snapshot(id, "vm", second)).await;
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = Page { after, limit: 1 };
+        let listing = store
+            .snapshot_list(&SnapshotFilter::default(), &page)
+            .await
+            .expect("lists");
+        seen.extend(listing.items.into_iter().map(|item| item.id.into_string()));
+        match listing.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["c", "b", "d", "a"]);
+    let named = SnapshotFilter {
+        name: Some("name-b".to_owned()),
+        state: Some(S::Ready),
+        environment_id: Some("vm".to_owned()),
+        ..SnapshotFilter::default()
+    };
+    assert_eq!(ids(&store, &named).await, ["b"]);
+    let none = SnapshotFilter {
+        state: Some(S::Error),
+        ..SnapshotFilter::default()
+    };
+    assert!(ids(&store, &none).await.is_empty());
+    let newest = store.snapshot_newest(&EnvironmentId::new("vm")).await;
+    assert_eq!(newest.expect("reads").expect("one").id.as_str(), "c");
+}
+
+async fn a_layer_is_found_by_tenant_key_and_arch(db: Db) {
+    let store = db.open().await;
+    let layer = |id: &str, second| Snapshot {
+        layer_key: "key".to_owned(),
+        mode: "build".to_owned(),
+        tenant: "ak_1".to_owned(),
+        ..snapshot(id, "vm", second)
+    };
+    insert(&store, layer("old", 0)).await;
+    insert(&store, layer("new", 1)).await;
+    let broken = Snapshot {
+        state: S::Error,
+        ..layer("broken", 2)
+    };
+    insert(&store, broken).await;
+    let resolve = async |tenant: &str, key: &str, arch: &str| {
+        let found = store.snapshot_resolve(tenant, key, arch).await;
+        found.expect("reads").map(|found| found.id.into_string())
+    };
+    assert_eq!(
+        resolve("ak_1", "key", "amd64").await.as_deref(),
+        Some("new")
+    );
+    for (tenant, key, arch) in [
+        ("", "key", "amd64"),
+        ("ak_1", "other", "amd64"),
+        ("ak_1", "key", "arm64"),
+        ("ak_1", "", "amd64"),
+    ] {
+        assert_eq!(
+            resolve(tenant, key, arch).await,
+            None,
+            "{tenant} {key} {arch}"
+        );
+    }
+}
+
+async fn quota_counts_what_is_there_but_layers(db: Db) {
+    let store = db.open().await;
+    insert(&store, snapshot("a", "vm", 0)).await;
+    insert(&store, snapshot("b", "vm", 1)).await;
+    for (id, state, mode) in [
+        ("c", S::Error, "manual"),
+        ("d", S::Deleting, "manual"),
+        ("e", S::Ready, "build"),
+    ] {
+        let other = Snapshot {
+            state,
+            mode: mode.to_owned(),
+            ..snapshot(id, "vm", 2)
+        };
+        insert(&store, other).await;
+    }
+    let usage = store.snapshot_usage("t").await.expect("counts");
+    assert_eq!((usage.count, usage.bytes), (2, 20));
+    let usage = store.snapshot_usage("nobody").await.expect("counts");
+    assert_eq!((usage.count, usage.bytes), (0, 0));
+}
+
+async fn only_a_leaf_may_go(db: Db) {
+    let store = db.open().await;
+    insert(&store, snapshot("parent", "vm", 0)).await;
+    let child = Snapshot {
+        parent_id: "parent".to_owned(),
+        ..snapshot("child", "vm", 1)
+    };
+    insert(&store, child).await;
+    let (parent, child) = (SnapshotId::new("parent"), SnapshotId::new("child"));
+    let delete = || SnapshotChange {
+        if_leaf: true,
+        ..SnapshotChange::new(&[S::Ready, S::Error], S::Deleting)
+    };
+    let change = async |id: &SnapshotId, change| store.snapshot_change(id, change).await;
+    assert!(store.snapshot_has_child(&parent).await.expect("reads"));
+    assert_eq!(change(&parent, delete()).await.expect("writes"), None);
+    let moved = change(&child, delete()).await.expect("writes");
+    assert_eq!(moved.expect("moved").state, S::Deleting);
+    // Twice is once, and a child on its way out is none.
+    assert_eq!(change(&child, delete()).await.expect("writes"), None);
+    assert!(
+        change(&parent, delete())
+            .await
+            .expect("writes")
+            .is_some_and(|moved| moved.state == S::Deleting)
+    );
+    let remove = || store.snapshot_remove(&child, Vec::new());
+    assert!(remove().await.expect("removes"));
+    assert!(!remove().await.expect("removes"));
+}
+
+async fn retention_spares_parents_the_newest_and_layers(db: Db) {
+    let store = db.open().await;
+    let past = Some(later(at(0), Duration::from_secs(1)));
+    let old = |id: &str, second| Snapshot {
+        retention_until: past,
+        ..snapshot(id, "fuse-a", second)
+    };
+    let environment = start(&store, &create(&store, "a", 1, &[]).await).await;
+    insert(&store, old("gone", 0)).await;
+    insert(&store, old("parent", 1)).await;
+    let layer = Snapshot {
+        mode: "build".to_owned(),
+        ..old("layer", 2)
+    };
+    insert(&store, layer).await;
+    let kept = Snapshot {
+        retention_until: None,
+        ..old("kept", 3)
+    };
+    insert(&store, kept).await;
+    let newest = Snapshot {
+        parent_id: "parent".to_owned(),
+        ..old("newest", 4)
+    };
+    insert(&store, newest).await;
+    let deleting = Snapshot {
+        state: S::Deleting,
+        retention_until: None,
+        ..snapshot("deleting", "other", 5)
+    };
+    insert(&store, deleting).await;
+    let collectable = store.snapshot_list_collectable(10).await.expect("lists");
+    let ids: Vec<&str> = collectable.iter().map(|item| item.id.as_str()).collect();
+    assert_eq!(ids, ["gone", "deleting"]);
+    // Once the environment is gone, nothing will be restored into it.
+    destroy(&store, &environment).await;
+    let collectable = store.snapshot_list_collectable(10).await.expect("lists");
+    let ids: Vec<&str> = collectable.iter().map(|item| item.id.as_str()).collect();
+    assert_eq!(ids, ["gone", "newest", "deleting"]);
+}
+
+async fn lineage_goes_with_its_environment(db: Db) {
+    let store = db.open().await;
+    create(&store, "a", 1, &[]).await;
+    insert(&store, snapshot("fork-seed-1", "fuse-a", 0)).await;
+    insert(&store, snapshot("fork-seed-2", "fuse-gone", 0)).await;
+    insert(&store, snapshot("snap-1", "fuse-gone", 0)).await;
+    let pruned = store.snapshot_prune_lineage("fork-seed-", 10).await;
+    pruned.expect("prunes");
+    let left = ids(&store, &SnapshotFilter::default()).await;
+    assert_eq!(left, ["snap-1", "fork-seed-1"]);
+}

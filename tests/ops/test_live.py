@@ -1,4 +1,4 @@
-"""The scripts that operators type against real programs: one agent, real guests, in namespaces."""
+"""The scripts that operators type against real programs: an orchestrator, an agent, real guests, in namespaces."""
 
 import os
 import pathlib
@@ -29,7 +29,7 @@ class Live(unittest.TestCase):
         reason = ""
         if os.geteuid() != 0:
             reason = "needs root (mount and network namespaces)"
-        elif not all((BINARIES / name).exists() for name in ("fc-agent", "fc-emulator")):
+        elif not all((BINARIES / name).exists() for name in ("orchestrator", "fc-agent", "fc-emulator")):
             reason = "the programs are not built (cargo build --workspace --bins)"
         elif not (IMAGE / "vmlinux.bin").exists():
             reason = "there is no guest image (ops/dev/image.sh)"
@@ -45,6 +45,10 @@ class Live(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-4000:])
         return done
+
+    def test_the_life_of_an_environment_on_hosts_in_memory(self):
+        done = self.on_a_host(f"ORCH_BIN_SRC={BINARIES}/orchestrator ./fc-e2e.sh")
+        self.assertIn("all of it works", done.stderr)
 
     def test_a_real_guest_and_the_agents_commands(self):
         """The smoke test, which creates, uploads, runs, snapshots, restores and deletes; then the agent is restarted with

@@ -80,7 +80,7 @@ impl User {
         let mut stdin = child.stdin.take().unwrap();
         std::io::Write::write_all(&mut stdin, input.as_bytes()).unwrap();
         drop(stdin);
-        Run::of(child.wait_with_output().unwrap())
+        Run::of(&child.wait_with_output().unwrap())
     }
 
     /// Runs it on a terminal of its own, where both streams arrive mixed; `None` without `script`.
@@ -102,7 +102,7 @@ impl User {
             .envs(environment)
             .env("TERM", "xterm")
             .stdin(Stdio::null());
-        command.output().ok().map(Run::of)
+        command.output().ok().as_ref().map(Run::of)
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
@@ -120,12 +120,12 @@ impl User {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Run {
-        Run::of(self.command(args).output().unwrap())
+        Run::of(&self.command(args).output().unwrap())
     }
 }
 
 impl Run {
-    fn of(output: Output) -> Self {
+    fn of(output: &Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

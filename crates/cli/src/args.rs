@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands::api_key::ApiKeyCommand;
+use crate::commands::build::BuildArgs;
 use crate::commands::compile::CompileArgs;
 use crate::commands::completion::CompletionArgs;
 use crate::commands::connect::ConnectArgs;
@@ -137,6 +138,8 @@ pub(crate) enum Command {
     },
     /// Create an environment from a Fusefile and wait until it runs.
     Up(Box<UpArgs>),
+    /// Run the build steps once and keep the result as a snapshot to boot from.
+    Build(Box<BuildArgs>),
     /// Write a Fusefile to start from.
     Init(InitArgs),
     /// Check a Fusefile and say everything that is wrong with it.

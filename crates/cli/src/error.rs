@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::commands::{connect, context, environment, host, init, secrets, snapshot, up};
+use crate::commands::{build, connect, context, environment, host, init, secrets, snapshot, up};
 use crate::io::Io;
 use crate::{config, local, render, wait};
 
@@ -39,6 +39,9 @@ pub(crate) enum Error {
     /// `up`.
     #[error(transparent)]
     Up(#[from] up::Error),
+    /// `build`.
+    #[error(transparent)]
+    Build(#[from] build::Error),
     /// `init`.
     #[error(transparent)]
     Init(#[from] init::Error),
@@ -89,7 +92,8 @@ impl Error {
             }
         }
         match self {
-            Self::Wait(wait::Error::Interrupted { .. }) => ExitCode::from(130),
+            Self::Wait(wait::Error::Interrupted { .. })
+            | Self::Build(build::Error::Interrupted) => ExitCode::from(130),
             _ => ExitCode::FAILURE,
         }
     }
@@ -122,6 +126,7 @@ impl Error {
             Self::Up(error) => error.code(),
             Self::Wait(error) => error.code(),
             Self::Init(_) => "init",
+            Self::Build(_) => "build",
             Self::Local(_) => "local",
             Self::NotConfirmed { .. } | Self::Form(_) => "not_confirmed",
             Self::Output(_) | Self::Runtime(_) | Self::Status(_) => "system",

@@ -1,6 +1,8 @@
 //! The commands, one file per group, and what they share.
 
 pub(crate) mod api_key;
+pub(crate) mod build;
+pub(crate) mod cache;
 pub(crate) mod compile;
 pub(crate) mod completion;
 pub(crate) mod connect;
@@ -38,6 +40,7 @@ pub(crate) async fn dispatch(app: &App, command: Command) -> Result<(), Error> {
         Command::Snapshot { command } => snapshot::run(app, command).await,
         Command::Task { command } => task::run(app, command).await,
         Command::Up(args) => up::run(app, *args).await,
+        Command::Build(args) => build::run(app, *args).await,
         Command::Init(args) => init::run(app, &args),
         Command::Validate(args) => validate::run(app, &args),
         Command::Compile(args) => compile::run(app, &args),

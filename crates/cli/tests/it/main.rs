@@ -2,6 +2,8 @@
 //! on its stub provider when that has been built.
 
 #[cfg(test)]
+mod build;
+#[cfg(test)]
 mod completion;
 #[cfg(test)]
 mod connect;

@@ -10,6 +10,7 @@ mod exec;
 mod failing;
 mod hello;
 mod host_failures;
+mod layers;
 mod local;
 mod network;
 mod restarts;
@@ -46,6 +47,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "restarts::everything_survives_kill_9",
             restarts::everything_survives_kill_9,
+        ),
+        suite.trial(
+            "layers::built_once_found_again",
+            layers::built_once_found_again,
         ),
         suite.trial("examples::offline_ones_run", examples::offline_ones_run),
         suite.trial("local::up_status_down_up", local::up_status_down_up),

@@ -11,7 +11,7 @@ use crate::error::Error as CliError;
 /// `environment fork`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  fuse environment fork fuse-hello --comment \"branch for experiment\"\n  \
+    after_help = "Examples:\n  fuse environment fork fuse-hello --comment experiment\n  \
     fuse environment fork fuse-hello --reuse-snapshot snap-1768471200-0a1b2c\n\n\
     The fork boots a copy of the source's disk, on the source's host, with an id, addresses and \
     guest credentials of its own. It goes nowhere else: a full host is overcommitted, unless \

@@ -4,6 +4,7 @@
 //! id (`--dry-run` ends here), then the first network call. So a mistake in the file or a missing secret
 //! never leaves anything on a server.
 
+mod cached;
 mod healthy;
 mod steps;
 
@@ -15,6 +16,8 @@ use fuse_fusefile::request::Request;
 use fuse_fusefile::{Compiled, Start};
 use fuse_wire_api::CreateEnvironment;
 
+use self::cached::Cached;
+use super::cache;
 use super::environment;
 use super::flags::{GatewayArgs, TaskArgs};
 use super::fusefile::{self, FileArgs, Loaded};
@@ -144,6 +147,9 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
     if args.plan {
         return plan(app, &loaded, compiled, args.no_cache);
     }
+    let plan = loaded
+        .plan(compiled, args.no_cache || args.from_build.is_some())
+        .map_err(Error::from)?;
     let values = args.secrets.collect(|name| std::env::var(name).ok())?;
     secrets::require(
         &compiled.required_secrets,
@@ -162,10 +168,24 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
     if args.dry_run {
         return dry_run(app, compiled, &request);
     }
-    let mut body = body(&request, values, &args.gateway)?;
-    body.startup_steps = steps::places(compiled, &start);
     let client = app.client()?;
-    let id = create(app, &client, (&loaded, compiled), &body, args.no_wait).await?;
+    let cached = Cached::find(app, &client, compiled, plan).await;
+    let body = |start: &Start<'_>| {
+        let request = compiled.request(&task.id, start, &copied);
+        let mut body = body(&request, values.clone(), &args.gateway)?;
+        body.startup_steps = steps::places(compiled, start);
+        Ok::<_, Error>(body)
+    };
+    let cold = body(&start)?;
+    let seeded = cached.start().map(|start| body(&start)).transpose()?;
+    let what = What {
+        loaded: &loaded,
+        compiled,
+        cached: &cached,
+        cold: &cold,
+        seeded: seeded.as_ref(),
+    };
+    let id = create(app, &client, what, args.no_wait).await?;
     if args.no_wait {
         return Ok(());
     }
@@ -173,6 +193,16 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
         gate.wait(app, &client, &id).await?;
     }
     show(app, &client, &id).await
+}
+
+/// What is created: from a layer if there is one, and else, or when that is refused, from the start.
+#[derive(Clone, Copy)]
+struct What<'a> {
+    loaded: &'a Loaded,
+    compiled: &'a Compiled,
+    cached: &'a Cached,
+    cold: &'a CreateEnvironment,
+    seeded: Option<&'a CreateEnvironment>,
 }
 
 /// How the environment starts: cold, or from a snapshot that the user names.
@@ -187,7 +217,13 @@ pub(super) fn start<'a>(
     }
 }
 
-fn plan(app: &App, loaded: &Loaded, compiled: &Compiled, no_cache: bool) -> Result<(), CliError> {
+/// Prints the layer plan, without looking anything up.
+pub(super) fn plan(
+    app: &App,
+    loaded: &Loaded,
+    compiled: &Compiled,
+    no_cache: bool,
+) -> Result<(), CliError> {
     let plan = loaded.plan(compiled, no_cache).map_err(Error::from)?;
     if app.io.is_json() {
         return Ok(app.io.data(&plan.to_json())?);
@@ -229,14 +265,19 @@ fn dry_run(app: &App, compiled: &Compiled, request: &Request) -> Result<(), CliE
     Ok(app.io.data(&text)?)
 }
 
+/// A compiled request as the API's own type.
+pub(super) fn decoded(request: &Request) -> Result<CreateEnvironment, Error> {
+    let json = serde_json::to_value(request).map_err(Error::Mismatch)?;
+    serde_json::from_value(json).map_err(Error::Mismatch)
+}
+
 /// The request with what only the real create carries.
 fn body(
     request: &Request,
     secrets: BTreeMap<String, String>,
     gateway: &GatewayArgs,
 ) -> Result<CreateEnvironment, Error> {
-    let json = serde_json::to_value(request).map_err(Error::Mismatch)?;
-    let mut body: CreateEnvironment = serde_json::from_value(json).map_err(Error::Mismatch)?;
+    let mut body = decoded(request)?;
     body.secrets = secrets;
     body.gateway_url.clone_from(&gateway.gateway_url);
     body.gateway_token.clone_from(&gateway.gateway_token);
@@ -247,11 +288,14 @@ fn body(
 async fn create(
     app: &App,
     client: &Client,
-    (loaded, compiled): (&Loaded, &Compiled),
-    body: &CreateEnvironment,
+    what: What<'_>,
     no_wait: bool,
 ) -> Result<String, CliError> {
-    let created = client.create_in_background(body).await?;
+    let (created, layer) = what
+        .cached
+        .create(app, client, what.seeded, what.cold)
+        .await?;
+    let body = what.cold;
     let id = created.environment.id.clone();
     app.io.success(&format!(
         "creating environment {id} (task {})",
@@ -265,10 +309,13 @@ async fn create(
     if !host.is_empty() {
         app.io.note(&format!("placed on host {host}"));
     }
-    let mut view = View::of_result(app.io, &id, host, &loaded.commands());
+    let mut view = View::of_result(app.io, &id, host, &what.loaded.commands());
+    for step in cache::cached_steps(&what.cached.plan, layer) {
+        view.step(step)?;
+    }
     match wait::until_running(client, &id, &body.task_id, &mut view).await {
         Ok(()) => Ok(id),
-        Err(CliError::Wait(failure)) => Err(steps::explain(failure, &view, compiled, &id)),
+        Err(CliError::Wait(failure)) => Err(steps::explain(failure, &view, what.compiled, &id)),
         Err(error) => Err(error),
     }
 }

@@ -1,0 +1,147 @@
+//! The layer cache: the deepest layer that holds the beginning of a plan.
+
+use fuse_client::Client;
+use fuse_fusefile::Compiled;
+use fuse_fusefile::layers::{Plan, Status};
+use fuse_wire_api::{Event, KIND_STEP, PageQuery};
+use jiff::Timestamp;
+
+use crate::app::App;
+use crate::render;
+
+/// Architecture of hosts that do not say theirs.
+const DEFAULT_ARCH: &str = "amd64";
+
+/// A layer to start from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layer {
+    /// The snapshot that holds it.
+    pub(crate) snapshot: String,
+    /// How many steps are in it.
+    pub(crate) steps: usize,
+}
+
+/// Why layers could not even be looked for.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(
+        "the hosts differ in architecture; `fuse host <id>` selects one, `placement.host` pins one"
+    )]
+    MixedFleet,
+    #[error("no host is registered")]
+    NoHost,
+    #[error("{}", render::api::message(.0))]
+    Client(#[from] fuse_client::Error),
+}
+
+/// Looks from the last cacheable step to the first and stops at the first hit; marks it, and what is
+/// below it, in the plan. The cache never makes anything fail: what is in its way is a warning.
+pub(crate) async fn lookup(
+    app: &App,
+    client: &Client,
+    compiled: &Compiled,
+    plan: &mut Plan,
+) -> Option<Layer> {
+    if !plan.steps.iter().any(|step| step.cacheable) {
+        return None;
+    }
+    match deepest(app, client, compiled, plan).await {
+        Ok(layer) => {
+            let held = layer.as_ref().map_or(0, |layer| layer.steps);
+            for step in plan.steps.iter_mut().take(held) {
+                step.status = Status::Hit;
+            }
+            layer
+        }
+        Err(reason) => {
+            app.io
+                .warn(&format!("the layer cache is left out: {reason}"));
+            None
+        }
+    }
+}
+
+async fn deepest(
+    app: &App,
+    client: &Client,
+    compiled: &Compiled,
+    plan: &mut Plan,
+) -> Result<Option<Layer>, Unusable> {
+    plan.arch = arch(app, client, &compiled.spec.host_id).await?;
+    for step in plan.steps.iter().rev().filter(|step| step.cacheable) {
+        let found = client.resolve_snapshot(&step.key, &plan.arch).await?;
+        if let Some(snapshot) = found.snapshot.filter(|_| found.found) {
+            return Ok(Some(Layer {
+                snapshot: snapshot.id,
+                steps: step.index + 1,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// The architecture that the environment will have: that of the pinned host, of the active host, or the
+/// one that all hosts share. Never this machine's.
+async fn arch(app: &App, client: &Client, pinned: &str) -> Result<String, Unusable> {
+    let or_default = |arch: String| match arch.as_str() {
+        "" => DEFAULT_ARCH.to_owned(),
+        _ => arch,
+    };
+    let one = match pinned {
+        "" => app.active_host(),
+        id => Some(id),
+    };
+    if let Some(id) = one {
+        return Ok(or_default(client.host(id).await?.capacity.arch));
+    }
+    let mut shared: Option<String> = None;
+    let mut page = PageQuery::default();
+    loop {
+        let list = client.hosts(&page).await?;
+        for host in list.hosts {
+            let arch = or_default(host.capacity.arch);
+            match &shared {
+                Some(shared) if *shared != arch => return Err(Unusable::MixedFleet),
+                _ => shared = Some(arch),
+            }
+        }
+        match list.next_cursor {
+            Some(cursor) => page.cursor = Some(cursor),
+            None => return shared.ok_or(Unusable::NoHost),
+        }
+    }
+}
+
+/// What is shown of the steps that a layer holds.
+pub(crate) fn cached_steps(plan: &Plan, layer: Option<&Layer>) -> Vec<Event> {
+    let held = layer.map_or(0, |layer| layer.steps);
+    plan.steps
+        .iter()
+        .take(held)
+        .map(|step| {
+            let mut event = step_event(step.index, plan.steps.len());
+            event.key.clone_from(&step.key);
+            event.cached = true;
+            event
+        })
+        .collect()
+}
+
+/// A step event of our own, as the server would send it.
+pub(crate) fn step_event(index: usize, total: usize) -> Event {
+    let mut event = Event::state(String::new(), String::new(), "", Timestamp::now());
+    event.event = KIND_STEP.to_owned();
+    event.index = u32::try_from(index + 1).unwrap_or(u32::MAX);
+    event.total = u32::try_from(total).unwrap_or(u32::MAX);
+    event
+}
+
+/// Why a step has to be built: its plan tells, as far as keys can.
+pub(crate) fn miss_reason(plan: &Plan, index: usize) -> &'static str {
+    match plan.steps.get(index) {
+        Some(step) if step.cacheable && plan.arch.is_empty() => "unsupported",
+        Some(step) if step.cacheable => "no-entry",
+        _ if plan.cache_enabled => "uncacheable",
+        _ => "disabled",
+    }
+}

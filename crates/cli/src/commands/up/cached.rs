@@ -1,0 +1,72 @@
+//! `up` from the layer cache. Whatever is wrong with the cache, `up` goes on without it.
+
+use fuse_client::{Client, Created};
+use fuse_fusefile::layers::Plan;
+use fuse_fusefile::{Compiled, Start};
+use fuse_wire_api::CreateEnvironment;
+
+use crate::app::App;
+use crate::commands::cache::{self, Layer};
+use crate::error::Error as CliError;
+use crate::render;
+
+/// What the layer cache has of a Fusefile.
+pub(super) struct Cached {
+    /// With its hits marked.
+    pub(super) plan: Plan,
+    layer: Option<Layer>,
+}
+
+impl Cached {
+    /// Looks for the deepest layer.
+    pub(super) async fn find(
+        app: &App,
+        client: &Client,
+        compiled: &Compiled,
+        mut plan: Plan,
+    ) -> Self {
+        let layer = cache::lookup(app, client, compiled, &mut plan).await;
+        Self { plan, layer }
+    }
+
+    /// The start from that layer.
+    pub(super) fn start(&self) -> Option<Start<'_>> {
+        self.layer.as_ref().map(|layer| Start::Layer {
+            snapshot: &layer.snapshot,
+            steps: layer.steps,
+        })
+    }
+
+    /// Creates from the layer or, when the server refuses that, from the start; answers with the layer
+    /// that was used.
+    pub(super) async fn create(
+        &self,
+        app: &App,
+        client: &Client,
+        seeded: Option<&CreateEnvironment>,
+        cold: &CreateEnvironment,
+    ) -> Result<(Created, Option<&Layer>), CliError> {
+        let (Some(layer), Some(seeded)) = (&self.layer, seeded) else {
+            return Ok((client.create_in_background(cold).await?, None));
+        };
+        match client.create_in_background(seeded).await {
+            Ok(created) => {
+                let (held, all) = (layer.steps, self.plan.steps.len());
+                app.io.success(&format!(
+                    "{held} of {all} steps from layer {}",
+                    layer.snapshot
+                ));
+                Ok((created, Some(layer)))
+            }
+            Err(error) if error.api().is_some() => {
+                app.io.warn(&format!(
+                    "layer {} cannot be used: {}; building from the start",
+                    layer.snapshot,
+                    render::api::message(&error)
+                ));
+                Ok((client.create_in_background(cold).await?, None))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

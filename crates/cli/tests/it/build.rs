@@ -1,0 +1,288 @@
+//! `build`, and `up` from the layer cache.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use serde_json::json as value;
+
+use crate::fake::{Fake, empty, environment, error, events, host, json};
+use crate::fuse::User;
+
+const FUSEFILE: &str = "\
+version: 1
+name: a
+cache: {enabled: true}
+build: [one, two, {run: three, cache: false}, four]
+run: ./serve
+";
+
+/// An orchestrator that keeps layers; `fails` is a script that ends with status 3.
+fn server(fails: &'static str) -> (Fake, Arc<Mutex<BTreeSet<String>>>) {
+    let layers: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let kept = Arc::clone(&layers);
+    let fake = Fake::start(move |seen| {
+        let body: serde_json::Value = serde_json::from_str(&seen.body).unwrap_or_default();
+        let (method, path) = seen.line.split_once(' ').unwrap();
+        match (method, path.split('?').next().unwrap()) {
+            ("GET", "/v1/hosts") => {
+                Some(json(200, &format!(r#"{{"hosts":[{}]}}"#, host("h1", &[]))))
+            }
+            ("GET", "/v1/snapshots/resolve") => {
+                let key = path.split("layer_key=").nth(1)?.split('&').next()?;
+                assert!(path.contains("arch=amd64"), "{path}");
+                let found = layers_has(&kept, key);
+                let snapshot = value!({"id": format!("snap-{}", &key[..4]), "vm_id": "b", "kind": "disk",
+                    "created_at": "2026-01-15T10:00:00Z", "updated_at": "2026-01-15T10:00:00Z"});
+                let answer = match found {
+                    true => value!({"found": true, "snapshot": snapshot}),
+                    false => value!({"found": false}),
+                };
+                Some(json(200, &answer.to_string()))
+            }
+            ("POST", "/v1/environments") => Some(json(202, &environment("provisioning"))),
+            ("GET", "/v1/environments/fuse-a/events") => Some(events(&[("running", "")])),
+            ("GET", "/v1/environments/fuse-a") => Some(json(200, &environment("running"))),
+            ("POST", "/v1/environments/fuse-a") => {
+                let script = body["cmd"][2].as_str().unwrap();
+                let code = if !fails.is_empty() && script.contains(fails) {
+                    3
+                } else {
+                    0
+                };
+                let answer = value!({"exit_code": code, "stdout": "out\n", "stderr": "err\n"});
+                Some(json(200, &answer.to_string()))
+            }
+            ("POST", "/v1/environments/fuse-a/snapshots") => {
+                if let Some(key) = body["layer_key"].as_str() {
+                    kept.lock().unwrap().insert(key.to_owned());
+                }
+                let snapshot = value!({"id": "snap-9", "vm_id": "fuse-a", "kind": "disk", "state": "ready",
+                    "created_at": "2026-01-15T10:00:00Z", "updated_at": "2026-01-15T10:00:00Z"});
+                Some(json(201, &snapshot.to_string()))
+            }
+            ("DELETE", "/v1/environments/fuse-a") => Some(empty()),
+            ("GET", path) if path.starts_with("/v1/tasks/") => {
+                Some(error(404, "not_found", "task not found"))
+            }
+            _ => None,
+        }
+    });
+    (fake, layers)
+}
+
+fn layers_has(layers: &Mutex<BTreeSet<String>>, key: &str) -> bool {
+    layers.lock().unwrap().contains(key)
+}
+
+fn bodies(server: &Fake, line: &str) -> Vec<serde_json::Value> {
+    server
+        .seen()
+        .iter()
+        .filter(|seen| seen.line.starts_with(line))
+        .map(|seen| serde_json::from_str(&seen.body).unwrap())
+        .collect()
+}
+
+#[test]
+fn the_id_is_all_that_is_on_stdout_and_layers_are_kept_and_found() {
+    let (server, layers) = server("");
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    let run = user.run(&["build"]).ok();
+    assert_eq!(run.stdout, "snap-9\n");
+    for line in [
+        "builder fuse-a\n",
+        "out\n",
+        "err\n",
+        "miss: no-entry\n",
+        "miss: uncacheable\n",
+    ] {
+        assert!(run.stderr.contains(line), "{line:?} {}", run.stderr);
+    }
+    let created = bodies(&server, "POST /v1/environments");
+    let body = &created[0];
+    assert!(body["task_id"].as_str().unwrap().starts_with("build-a-"));
+    for absent in [
+        "startup_script",
+        "expose",
+        "healthcheck",
+        "seed_snapshot_id",
+    ] {
+        assert!(body.get(absent).is_none(), "{absent}: {body}");
+    }
+    let scripts: Vec<String> = bodies(&server, "POST /v1/environments/fuse-a?action=exec")
+        .iter()
+        .map(|body| {
+            let script = body["cmd"][2].as_str().unwrap();
+            assert_eq!(body["timeout_ms"], 600_000);
+            script.split("cd '/workspace'\n").nth(1).unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(scripts, ["one\n", "two\n", "three\nfour\n"]);
+    let snapshots = bodies(&server, "POST /v1/environments/fuse-a/snapshots");
+    assert_eq!(snapshots.len(), 3);
+    assert!(snapshots.iter().all(|s| s["mode"] == "build"));
+    assert_eq!(snapshots[2]["metadata"], value!({"name": "a"}));
+    assert_eq!(layers.lock().unwrap().len(), 2);
+    assert_eq!(
+        server.lines().last().unwrap(),
+        "DELETE /v1/environments/fuse-a"
+    );
+
+    // The second build starts from the deepest layer; `up` does, too, and says so.
+    let before = server.seen().len();
+    let run = user.run(&["build", "--name", "b", "-o", "json"]).ok();
+    assert_eq!(run.json()["id"], "snap-9");
+    assert!(run.stderr.contains("CACHED [2/4]"), "{}", run.stderr);
+    let again = &server.seen()[before..];
+    let create = again
+        .iter()
+        .find(|s| s.line == "POST /v1/environments")
+        .unwrap();
+    let body: serde_json::Value = serde_json::from_str(&create.body).unwrap();
+    assert!(
+        body["seed_snapshot_id"]
+            .as_str()
+            .unwrap()
+            .starts_with("snap-")
+    );
+    let execs = again
+        .iter()
+        .filter(|s| s.line.ends_with("action=exec"))
+        .count();
+    assert_eq!(execs, 1);
+
+    let run = user.run(&["up"]).ok().says("2 of 4 steps from layer snap-");
+    assert!(run.stdout.contains("CACHED [1/4]"), "{}", run.stdout);
+    let created = bodies(&server, "POST /v1/environments");
+    let body = created.iter().rev().find(|b| b["task_id"] == "a").unwrap();
+    assert!(
+        !body["startup_script"].as_str().unwrap().contains("\ntwo\n"),
+        "{body}"
+    );
+    assert_eq!(body["startup_steps"]["first"], 3);
+    user.run(&["up", "--no-cache"]).ok();
+    let created = bodies(&server, "POST /v1/environments");
+    let body = created.iter().rev().find(|b| b["task_id"] == "a").unwrap();
+    assert!(body.get("seed_snapshot_id").is_none(), "{body}");
+}
+
+#[test]
+fn a_failed_step_keeps_the_layers_below_it_and_nothing_else() {
+    let (server, layers) = server("two");
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    let run = user
+        .run(&["build"])
+        .exits(1)
+        .says("build[1] ended with exit code 3");
+    assert_eq!(run.stdout, "");
+    assert!(run.stderr.contains("FAILED [2/4]"), "{}", run.stderr);
+    assert_eq!(layers.lock().unwrap().len(), 1);
+    assert_eq!(
+        server.lines().last().unwrap(),
+        "DELETE /v1/environments/fuse-a"
+    );
+    user.run(&["build", "--keep"])
+        .exits(1)
+        .says("builder fuse-a is kept");
+    assert_ne!(
+        server.lines().last().unwrap(),
+        "DELETE /v1/environments/fuse-a"
+    );
+}
+
+#[test]
+fn an_uncached_build_is_one_shell() {
+    let (server, layers) = server("");
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    user.run(&["build", "--no-cache"]).ok().prints("snap-9\n");
+    let scripts = bodies(&server, "POST /v1/environments/fuse-a?action=exec");
+    assert_eq!(scripts.len(), 1);
+    assert!(layers.lock().unwrap().is_empty());
+    user.run(&["build", "--plan"]).ok();
+    user.write("none/Fusefile", "version: 1\nrun: x\n");
+    user.run(&["build", "none"])
+        .exits(1)
+        .says("none/Fusefile: no build steps, so nothing to build");
+}
+
+#[test]
+fn the_cache_never_makes_up_fail() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "POST /v1/environments" if seen.body.contains("seed_snapshot_id") => {
+            Some(error(404, "not_found", "snapshot snap-1 not found"))
+        }
+        "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
+        "GET /v1/environments/fuse-a/events" => Some(events(&[("running", "")])),
+        "GET /v1/environments/fuse-a" => Some(json(200, &environment("running"))),
+        "GET /v1/hosts" => Some(json(200, &format!(r#"{{"hosts":[{}]}}"#, host("h1", &[])))),
+        line if line.starts_with("GET /v1/snapshots/resolve") => Some(json(
+            200,
+            r#"{"found":true,"snapshot":{"id":"snap-1","vm_id":"","kind":"disk","created_at":"2026-01-15T10:00:00Z","updated_at":"2026-01-15T10:00:00Z"}}"#,
+        )),
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    user.run(&["up"])
+        .ok()
+        .says("layer snap-1 cannot be used")
+        .says("building from the start");
+    // No resolve route at all, and hosts of two kinds.
+    for hosts in [r#"{"hosts":[]}"#.to_owned(), {
+        let arm = host("h2", &[]).replace("amd64", "arm64");
+        format!(r#"{{"hosts":[{},{arm}]}}"#, host("h1", &[]))
+    }] {
+        let server = Fake::start(move |seen| match seen.line.as_str() {
+            "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
+            "GET /v1/environments/fuse-a/events" => Some(events(&[("running", "")])),
+            "GET /v1/environments/fuse-a" => Some(json(200, &environment("running"))),
+            "GET /v1/hosts" => Some(json(200, &hosts)),
+            _ => None,
+        });
+        let user = User::connected(&server.url(), "tok");
+        user.write("Fusefile", FUSEFILE);
+        user.run(&["up"])
+            .ok()
+            .says("warning: the layer cache is left out: ");
+    }
+}
+
+#[test]
+fn an_interrupted_build_leaves_no_builder() {
+    let (asked, waiting) = std::sync::mpsc::channel();
+    let server = Fake::start(move |seen| match seen.line.as_str() {
+        "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
+        "GET /v1/environments/fuse-a/events" => {
+            asked.send(()).unwrap();
+            // It boots for ever.
+            let silence = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+            let response = axum::http::Response::builder();
+            let response = response.header("content-type", "text/event-stream");
+            Some(
+                response
+                    .body(axum::body::Body::from_stream(silence))
+                    .unwrap(),
+            )
+        }
+        "DELETE /v1/environments/fuse-a" => Some(empty()),
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", "version: 1\nname: a\nbuild: [one]\n");
+    let child = user.command(&["build"]).spawn().unwrap();
+    waiting.recv().unwrap();
+    let interrupt = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(interrupt.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(
+        server.lines().last().unwrap(),
+        "DELETE /v1/environments/fuse-a"
+    );
+}

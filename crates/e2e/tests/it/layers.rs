@@ -1,0 +1,90 @@
+//! The layer cache on real guests: what was built is not built again, and what changed is.
+
+use anyhow::{Context, Result, ensure};
+use fuse_testkit::{Fuse, Stack, boot_permit};
+
+use crate::suite::{Suite, project};
+
+/// Each step leaves something that no second run could leave again.
+const FUSEFILE: &str = "\
+version: 1
+name: e2e-layers
+resources: {cpus: 1, memory: 256MB}
+cache: {enabled: true}
+build:
+  - cp /proc/sys/kernel/random/uuid one
+  - run: cp /proc/sys/kernel/random/uuid two
+    inputs: [deps.txt]
+  - run: cp /proc/sys/kernel/random/uuid three
+    cache: false
+run: \"true\"
+";
+
+/// Miss, hit, deepest hit after a changed input; the step that opted out runs every time.
+pub(crate) async fn built_once_found_again(suite: Suite) -> Result<()> {
+    let stack = suite.stack().await?;
+    let fuse = stack.fuse("layers").await?;
+    let dir = project(stack, "layers", FUSEFILE)?;
+    std::fs::write(dir.join("deps.txt"), "a\n")?;
+
+    let turn = boot_permit(1).await?;
+    let build = fuse.run_in(&dir, &["build"]).await?.ok()?;
+    drop(turn);
+    let id = build.stdout.trim();
+    ensure!(
+        build.stdout == format!("{id}\n") && !id.is_empty(),
+        "{}",
+        build.stdout
+    );
+    build.says("miss: no-entry")?;
+    build.says("miss: uncacheable")?;
+    let artifact = stack.api()?.get(&format!("/v1/snapshots/{id}")).await?;
+    let artifact = artifact.expect(200)?.json()?;
+    ensure!(artifact["name"] == "e2e-layers", "{artifact}");
+    ensure!(artifact["state"] == "ready", "{artifact}");
+    let left = fuse.ok(&["environment", "list", "-o", "json"]).await?;
+    ensure!(!left.stdout.contains("build-e2e-layers"), "{}", left.stdout);
+
+    let first = boot(&fuse, &dir, "2 of 3 steps from layer").await?;
+    std::fs::write(dir.join("deps.txt"), "b\n")?;
+    let second = boot(&fuse, &dir, "1 of 3 steps from layer").await?;
+    ensure!(
+        first[0] == second[0],
+        "step 1 ran again: {first:?} {second:?}"
+    );
+    ensure!(first[1] != second[1], "step 2 did not run again: {first:?}");
+    ensure!(first[2] != second[2], "step 3 was remembered: {first:?}");
+    forget(stack).await
+}
+
+/// Boots the project and answers with what its three steps left.
+async fn boot(fuse: &Fuse, dir: &std::path::Path, says: &str) -> Result<Vec<String>> {
+    let turn = boot_permit(1).await?;
+    let up = fuse.run_in(dir, &["up"]).await?.ok()?;
+    drop(turn);
+    up.says(says)?;
+    ensure!(up.stdout.contains("CACHED [1/3]"), "{}", up.stdout);
+    let cat = "cd /workspace && cat one two three";
+    let id = "fuse-e2e-layers";
+    let read = fuse
+        .ok(&["environment", "exec", id, "--shell", cat])
+        .await?;
+    fuse.ok(&["environment", "destroy", id, "--yes"]).await?;
+    let lines: Vec<String> = read.stdout.lines().map(str::to_owned).collect();
+    ensure!(lines.len() == 3, "{}", read.stdout);
+    Ok(lines)
+}
+
+/// Removes what was kept, newest first: one is the parent of the next.
+async fn forget(stack: &Stack) -> Result<()> {
+    let api = stack.api()?;
+    let list = api.get("/v1/snapshots?mode=build").await?.expect(200)?;
+    let list = list.json()?;
+    for snapshot in list["snapshots"].as_array().context("a list")? {
+        let id = snapshot["id"].as_str().context("an id")?;
+        api.delete(&format!("/v1/snapshots/{id}"))
+            .await?
+            .expect(204)?;
+    }
+    Ok(())
+}

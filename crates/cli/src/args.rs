@@ -236,6 +236,24 @@ mod tests {
         walk(&Cli::command(), "");
     }
 
+    /// A line as a shell splits it, as far as examples need that: quotes of both kinds.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for c in line.chars() {
+            match (quote, c) {
+                (Some(open), c) if c == open => quote = None,
+                (None, '"' | '\'') => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                (None, ' ') => words.extend(word.take()),
+                _ => word.get_or_insert_default().push(c),
+            }
+        }
+        words.extend(word);
+        words
+    }
+
     /// What the help shows as a command line must be one.
     #[test]
     fn every_example_parses() {
@@ -262,8 +280,7 @@ mod tests {
         for example in examples {
             for part in example.split(" && ") {
                 let line = part.split("  ").next().unwrap_or(part).trim();
-                let words = line.split(' ').map(|word| word.trim_matches(['"', '\'']));
-                let outcome = Cli::try_parse_from(words);
+                let outcome = Cli::try_parse_from(words(line));
                 assert!(outcome.is_ok(), "{line}: {}", outcome.unwrap_err());
             }
         }

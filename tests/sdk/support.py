@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import re
+import secrets
 import subprocess
 import threading
 import unittest
@@ -97,6 +98,7 @@ class Agent:
         self.snapshots: dict[str, dict] = {}
         self.commands: list[dict] = []
         self.files: dict[str, bytes] = {}
+        self.guest_url = "203.0.113.1:19551"
         self.on_create = lambda request: None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -120,7 +122,7 @@ class Agent:
                     return refusal
                 vm = {
                     "vm_id": request["name"],
-                    "url": "127.0.0.1:1",
+                    "url": self.guest_url,
                     "owner": request.get("owner"),
                     "boot_id": "boot-1",
                 }
@@ -140,10 +142,10 @@ class Agent:
                 del self.vms[name]
                 return 200, {"ok": True}
             case "POST", ["vm", name, "snapshot"]:
-                number = len(self.snapshots) + 1
+                # The orchestrator remembers snapshots of agents that are gone.
                 taken = {
-                    "snapshot_id": f"snap-{number}-abcdef",
-                    "digest": f"{number:064x}",
+                    "snapshot_id": f"snap-{len(self.snapshots)}-{secrets.token_hex(3)}",
+                    "digest": secrets.token_hex(32),
                     "kind": "live" if request.get("live") else "disk",
                     "size_bytes": 4096,
                     "origin_vm_id": name,

@@ -13,10 +13,12 @@ class Guests(Case):
 
     def setUp(self) -> None:
         self.host = self.agent()
+        # Nothing answers there, on any network.
+        self.host.guest_url = "127.0.0.1:1"
         self.register(self.host)
 
     def test_drain(self) -> None:
-        made = self.create("t-1")
+        made = self.create("t-drain")
         drained = self.client.environments.drain(made.id)
         self.assertEqual((drained.id, drained.state, drained.error), (made.id, "draining", ""))
         error = self.refused(409, "conflict", self.client.environments.drain, made.id)
@@ -24,14 +26,14 @@ class Guests(Case):
         self.refused(404, "not_found", self.client.environments.drain, "x")
 
     def test_rotate_token(self) -> None:
-        made = self.create("t-1")
+        made = self.create("t-rotate-token")
         before = self.host.files["/fuse/auth-token"]
         self.client.environments.rotate_token(made.id)
         self.assertNotEqual(self.host.files["/fuse/auth-token"], before)
         self.refused(404, "not_found", self.client.environments.rotate_token, "x")
 
     def test_fork(self) -> None:
-        made = self.create("t-1", expose=[fuse.ExposeSpec(port=80, as_="web")])
+        made = self.create("t-fork", expose=[fuse.ExposeSpec(port=80, as_="web")])
         fork = self.client.environments.fork(made.id, fuse.ForkOptions(comment="branch"))
         self.assertNotEqual(fork.id, made.id)
         self.assertEqual((fork.state, fork.host_id), ("running", "host-1"))
@@ -45,7 +47,7 @@ class Guests(Case):
         self.assertTrue(error.message.startswith("fork requires running"))
 
     def test_snapshots(self) -> None:
-        made = self.create("t-1")
+        made = self.create("t-snapshots")
         first = self.client.snapshots.create(made.id)
         self.assertEqual((first.vm_id, first.state, first.kind), (made.id, "ready", "disk"))
         request = fuse.SnapshotRequest(comment="c", live=True, layer_key="k", mode="build")

@@ -6,6 +6,7 @@
 
 mod credentials;
 mod options;
+mod probe;
 mod server;
 pub(crate) mod supervise;
 
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing_subscriber::fmt::format::Writer;
@@ -66,7 +68,12 @@ async fn serve(options: Options) -> anyhow::Result<Served> {
     let current = credentials::keep_current(&credentials, files, &tasks)?;
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::bind(&options.listen, facts, current).await?;
+    let (sender, health) = watch::channel(None);
+    if let Some(config) = probe::load(&options.healthcheck)? {
+        let file = options.health_state.clone();
+        tasks.spawn(probe::run(config, file, sender, stop.clone()));
+    }
+    let server = Server::bind(&options.listen, facts, current, health).await?;
     let stopping = stop.clone();
     tasks.spawn(async move {
         tokio::select! {

@@ -29,6 +29,12 @@ pub(super) struct Options {
     /// Private key in PEM; needs --tls-cert.
     #[arg(long)]
     tls_key: Option<PathBuf>,
+    /// What to probe in the guest; nothing when there is no such file.
+    #[arg(long, default_value = "/fuse/healthcheck.json")]
+    pub(super) healthcheck: PathBuf,
+    /// Where the probe's verdict is written.
+    #[arg(long, default_value = "/fuse/health.json")]
+    pub(super) health_state: PathBuf,
     /// Gateway of the task; only its presence is reported.
     #[arg(long)]
     gateway: Option<String>,

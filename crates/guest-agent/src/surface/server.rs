@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use super::credentials::Credentials;
 use super::options::Facts;
+use super::probe::Verdict;
 
 /// A client must finish its request's head, and before that its TLS handshake, within this time.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,6 +59,7 @@ pub(super) struct Server {
 struct Shared {
     facts: Arc<Facts>,
     credentials: watch::Receiver<Credentials>,
+    health: watch::Receiver<Option<Verdict>>,
 }
 
 impl Server {
@@ -69,6 +71,7 @@ impl Server {
         listen: &str,
         facts: Facts,
         credentials: watch::Receiver<Credentials>,
+        health: watch::Receiver<Option<Verdict>>,
     ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(listen)
             .await
@@ -76,6 +79,7 @@ impl Server {
         let shared = Shared {
             facts: Arc::new(facts),
             credentials: credentials.clone(),
+            health,
         };
         let tls = credentials.borrow().tls.is_some();
         tracing::info!(address = %listener.local_addr()?, tls, "serving");
@@ -195,12 +199,16 @@ async fn authorize(State(shared): State<Shared>, request: Request, next: Next) -
 struct Health {
     status: &'static str,
     vm_id: String,
+    /// Absent without a probe. The status of the answer never depends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthcheck: Option<Verdict>,
 }
 
 async fn health(State(shared): State<Shared>) -> Json<Health> {
     Json(Health {
         status: "ok",
         vm_id: shared.facts.vm_id.clone(),
+        healthcheck: shared.health.borrow().clone(),
     })
 }
 

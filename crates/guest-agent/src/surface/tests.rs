@@ -27,6 +27,11 @@ struct Surface {
     served: JoinSet<Served>,
 }
 
+/// Nothing is probed.
+fn health() -> watch::Receiver<Option<super::probe::Verdict>> {
+    watch::channel(None).1
+}
+
 async fn surface(files: CredentialFiles) -> Surface {
     let first = Credentials::load(&files).unwrap();
     let credentials = keep_current(&first, files, &TaskTracker::new()).unwrap();
@@ -36,7 +41,7 @@ async fn surface(files: CredentialFiles) -> Surface {
         secret_count: 2,
         gateway: false,
     };
-    let server = Server::bind("127.0.0.1:0", facts, credentials.clone())
+    let server = Server::bind("127.0.0.1:0", facts, credentials.clone(), health())
         .await
         .unwrap();
     let address = server.address().unwrap();

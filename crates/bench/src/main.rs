@@ -4,6 +4,7 @@
 //! as they ship. On a shared machine absolute figures are for orientation; ratios within one run decide.
 
 mod bare;
+mod fleet;
 mod fusefile;
 mod guest;
 mod load;
@@ -30,6 +31,8 @@ enum Group {
     Store,
     /// Many subscribers of event streams.
     Events,
+    /// Placement and lists in a fleet of ten thousand hosts.
+    Fleet,
     /// Start-up time and idle memory.
     Startup,
 }
@@ -78,6 +81,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         if wanted(Group::Events) {
             subscribers::measure(&mut report, arguments.quick).await?;
+        }
+        if wanted(Group::Fleet) {
+            fleet::measure(&mut report, arguments.quick).await?;
         }
         if wanted(Group::Guest) {
             guest::measure(&mut report, arguments.quick).await?;

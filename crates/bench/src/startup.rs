@@ -47,12 +47,21 @@ pub(crate) struct Plane {
     slot: Slot,
     url: Option<String>,
     daemon: tokio::sync::Mutex<Option<Daemon>>,
-    _postgres: Option<Postgres>,
+    postgres: Option<Postgres>,
+    env: Vec<(String, String)>,
 }
 
 impl Plane {
     /// Starts one; `None` when the engine is not installed here.
     pub(crate) async fn start(engine: Engine) -> Result<Option<Self>> {
+        Self::start_with(engine, Vec::new()).await
+    }
+
+    /// The same, with more environment.
+    pub(crate) async fn start_with(
+        engine: Engine,
+        env: Vec<(String, String)>,
+    ) -> Result<Option<Self>> {
         let slot = Slot::claim()?;
         std::fs::create_dir_all(slot.dir())?;
         let mut postgres = None;
@@ -78,7 +87,8 @@ impl Plane {
             slot,
             url,
             daemon: tokio::sync::Mutex::new(None),
-            _postgres: postgres,
+            postgres,
+            env,
         };
         plane.launch().await?;
         Ok(Some(plane))
@@ -96,6 +106,12 @@ impl Plane {
         TOKEN
     }
 
+    /// Runs a statement past the program; on PostgreSQL only.
+    pub(crate) fn sql(&self, text: &str) -> Result<String> {
+        let server = self.postgres.as_ref().context("not on PostgreSQL")?;
+        server.query(self.url.as_deref().unwrap_or_default(), text)
+    }
+
     /// Starts the program: time until the port accepts, and until `/ready` says yes.
     async fn launch(&self) -> Result<(Duration, Duration)> {
         let mut env = vec![
@@ -109,6 +125,7 @@ impl Plane {
                 .iter()
                 .map(|url| ("DATABASE_URL".to_owned(), url.clone())),
         );
+        env.extend(self.env.iter().cloned());
         let program = Bins::find()?.path("orchestrator")?;
         let none: [&str; 0] = [];
         let start = Instant::now();

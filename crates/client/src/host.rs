@@ -1,6 +1,8 @@
 //! Hosts: register, read, take out of and put into rotation, remove.
 
-use fuse_wire_api::{Host, HostList, PageQuery, RegisterHost};
+use fuse_wire_api::{
+    ExplainPlacement, Host, HostList, PageQuery, PlacementExplanation, RegisterHost,
+};
 use reqwest::Method;
 
 use crate::{Client, Error};
@@ -51,6 +53,35 @@ impl Client {
     /// See [`Error`].
     pub async fn uncordon_host(&self, id: &str) -> Result<(), Error> {
         self.act_on_host(id, "uncordon").await
+    }
+
+    /// Takes a host out of placement for good: it is empty once its environments ended.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn drain_host(&self, id: &str) -> Result<(), Error> {
+        self.act_on_host(id, "drain").await
+    }
+
+    /// Asks a host's agent again what the host has.
+    ///
+    /// # Errors
+    /// See [`Error`]; an agent that rejects the token is `unauthorized`.
+    pub async fn probe_host(&self, id: &str) -> Result<Host, Error> {
+        let call = self.call(Method::POST, &["v1", "hosts", id])?;
+        self.fetch(call.query(&[("action", Some("probe"))])).await
+    }
+
+    /// Where an environment would go, and why not elsewhere. Nothing is made.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn explain_placement(
+        &self,
+        request: &ExplainPlacement,
+    ) -> Result<PlacementExplanation, Error> {
+        let call = self.call(Method::POST, &["v1", "placement", "explain"])?;
+        self.fetch(call.json(request)?).await
     }
 
     /// Removes a host that has no environments.

@@ -10,8 +10,8 @@ use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Error, Settings, events::Hub, health::Watches, inflight::Inflight, keys::Keys,
-    metrics::Metrics, provider::Providers, reachability::Reachability, reconcile::Progress,
+    Error, Settings, create::Fleet, events::Hub, health::Watches, hosts::Retries,
+    inflight::Inflight, keys::Keys, metrics::Metrics, provider::Providers, reconcile::Progress,
 };
 
 /// How long an operation is believed without a sign of life of its process.
@@ -34,9 +34,10 @@ pub(crate) struct Inner {
     pub(crate) providers: Providers,
     pub(crate) hub: Hub,
     pub(crate) inflight: Inflight,
+    pub(crate) retries: Retries,
     pub(crate) watches: Watches,
-    pub(crate) reachability: Reachability,
     pub(crate) keys: Keys,
+    pub(crate) fleet: Fleet,
     pub(crate) progress: Progress,
     pub(crate) metrics: Metrics,
     /// Wakes the reconcile loop before its time.
@@ -68,9 +69,10 @@ impl Control {
             settings,
             providers,
             inflight: Inflight::default(),
+            retries: Retries::default(),
             watches: Watches::default(),
-            reachability: Reachability::default(),
             keys: Keys::default(),
+            fleet: Fleet::default(),
             progress: Progress::default(),
             metrics,
             wake: Notify::new(),
@@ -96,7 +98,7 @@ impl Control {
         self.check_keys().await
     }
 
-    /// Starts the loops: event delivery and reconcile.
+    /// Starts the loops: event delivery, reconcile, and the watch over hosts.
     pub fn run(&self) {
         let events = self.clone();
         self.inner.tasks.spawn(async move {
@@ -107,6 +109,10 @@ impl Control {
         self.inner
             .tasks
             .spawn(async move { reconcile.reconcile_loop().await });
+        let watch = self.clone();
+        self.inner
+            .tasks
+            .spawn(async move { watch.watch_hosts().await });
     }
 
     /// The store.

@@ -3,11 +3,13 @@
 //! Asked at boot, so that a wrong key is said there and by the readiness probe, and not
 //! by a refused call a week later; and asked again every cycle while something is wrong.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use fuse_model::{Host, HostId};
 use fuse_store::{KeyReport, StoreError};
 
-use crate::{Control, error::chain, provider::LookupError};
+use crate::{Control, error::chain, hosts::watch, provider::LookupError};
 
 /// Names that a message lists.
 const NAMED: usize = 3;
@@ -24,6 +26,8 @@ pub struct KeyTrouble {
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     trouble: Mutex<Option<KeyTrouble>>,
+    /// Hosts whose token does not open here.
+    closed: Mutex<BTreeSet<HostId>>,
 }
 
 impl Control {
@@ -34,10 +38,7 @@ impl Control {
     /// The store fails.
     pub async fn check_keys(&self) -> Result<(), StoreError> {
         let report = self.inner.store.key_report().await?;
-        for host in &report.hosts {
-            let error = chain(&LookupError::Undecryptable(host.clone()));
-            self.inner.reachability.note(host, Err(error));
-        }
+        *self.closed_hosts() = report.hosts.iter().cloned().collect();
         let found = trouble(&report, self.inner.store.vault().has_key());
         let mut known = self.lock();
         if *known == found {
@@ -64,6 +65,21 @@ impl Control {
         {
             tracing::warn!(error = %chain(&e), "cannot check the stored secrets");
         }
+    }
+
+    /// A host whose token does not open here is one that this replica cannot reach,
+    /// whatever the check of another replica says.
+    pub(crate) fn with_key_trouble(&self, mut host: Host) -> Host {
+        if self.closed_hosts().contains(&host.id) {
+            let error = chain(&LookupError::Undecryptable(host.id.clone()));
+            host.agent = Some(watch::check(self.inner.store.now(), Err(error)));
+        }
+        host
+    }
+
+    fn closed_hosts(&self) -> std::sync::MutexGuard<'_, BTreeSet<HostId>> {
+        let hosts = &self.inner.keys.closed;
+        hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<KeyTrouble>> {

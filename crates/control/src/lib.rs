@@ -30,7 +30,6 @@ mod ledger;
 mod metrics;
 mod operation;
 mod provider;
-mod reachability;
 mod reconcile;
 mod records;
 mod redact;
@@ -45,11 +44,12 @@ pub use create::{CreateFailure, CreatedOnce, Creation, Once, Phase, Repeat, Word
 pub use error::{Error, Missing, PlacementRefusal, chain};
 pub use events::{EventStream, FleetEvents};
 pub use exec::Command;
-pub use hosts::{HostStatus, RegisterError, Registration, check_agent_url};
+pub use hosts::{ExplainedHost, Explanation, RegisterError, Registration, check_agent_url};
 pub use keys::KeyTrouble;
 pub use metrics::{BUCKETS, Metrics};
 pub use provider::{LookupError, ProviderError};
-pub use reachability::AgentCheck;
 pub use reconcile::Health as ReconcileHealth;
 pub use settings::Settings;
 pub use snapshot::AnsweredOnce;
+
+pub use fuse_planner::{Policy, Verdict};

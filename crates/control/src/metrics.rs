@@ -3,13 +3,11 @@
 //! Figures about the fleet are those of this replica's last reconcile cycle; a replica
 //! that does not hold the lease shows none for hosts and 0 in `orchestrator_leader`.
 
-use fuse_model::{Allocated, Capacity};
+use fuse_model::{AgentCheck, Allocated, Capacity, Host};
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, core::Collector,
 };
-
-use crate::HostStatus;
 
 /// Upper bounds of every histogram (seconds).
 pub const BUCKETS: [f64; 11] = [
@@ -55,6 +53,7 @@ pub(crate) struct PassMetrics {
 #[derive(Debug, Clone)]
 struct HostMetrics {
     reachable: IntGaugeVec,
+    quarantined: IntGaugeVec,
     capacity: IntGaugeVec,
     allocated: IntGaugeVec,
 }
@@ -185,6 +184,11 @@ impl HostMetrics {
         };
         Self {
             reachable: gauges("reachable", "1 while the host's agent answers.", &["host"]),
+            quarantined: gauges(
+                "quarantined",
+                "1 while a host gets no placements because boots fail there.",
+                &["host"],
+            ),
             capacity: gauges("capacity", "What a host offers.", &["host", "resource"]),
             allocated: gauges("allocated", "What a host gave away.", &["host", "resource"]),
         }
@@ -192,6 +196,7 @@ impl HostMetrics {
 
     fn reset(&self) {
         self.reachable.reset();
+        self.quarantined.reset();
         self.capacity.reset();
         self.allocated.reset();
     }
@@ -238,11 +243,16 @@ impl Metrics {
     }
 
     /// Shows the hosts as they are now, and no others.
-    pub(crate) fn show_hosts(&self, hosts: &[HostStatus]) {
+    pub(crate) fn show_hosts(&self, hosts: &[Host]) {
         self.hosts.reset();
-        for HostStatus { host, agent } in hosts {
+        for host in hosts {
             let id = host.id.as_str();
-            let answers = agent.as_ref().is_some_and(|check| check.error.is_none());
+            let answers = host.agent.as_ref().is_some_and(AgentCheck::is_reachable);
+            let quarantined = host.quarantined_at().is_some();
+            self.hosts
+                .quarantined
+                .with_label_values(&[id])
+                .set(quarantined.into());
             self.hosts
                 .reachable
                 .with_label_values(&[id])

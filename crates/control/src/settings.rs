@@ -21,6 +21,12 @@ pub struct Settings {
     pub agent_download_url: Option<String>,
     /// Which of the eligible hosts is preferred.
     pub placement_policy: Policy,
+    /// Whether hosts whose agent does not answer get no placements.
+    pub exclude_unreachable_hosts: bool,
+    /// Time between two checks of a host.
+    pub host_check_interval: Duration,
+    /// Boots that fail in a row until a host gets no placements; 0 = it always does.
+    pub quarantine_after: u32,
     /// Time between two reconcile cycles.
     pub reconcile_interval: Duration,
     /// Age at which a task counts as stuck, unless its environment says otherwise.
@@ -54,6 +60,9 @@ impl Default for Settings {
             max_script_timeout: Duration::from_secs(55),
             agent_download_url: None,
             placement_policy: Policy::default(),
+            exclude_unreachable_hosts: true,
+            host_check_interval: Duration::from_secs(10),
+            quarantine_after: 3,
             reconcile_interval: Duration::from_secs(30),
             task_stuck_timeout: Duration::from_secs(2 * 3600),
             default_idle_timeout: Duration::ZERO,

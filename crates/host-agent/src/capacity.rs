@@ -32,9 +32,7 @@ pub fn read(disks: &Path) -> Result<Capacity, CapacityError> {
         ram_mb: memory_mib().ok_or(CapacityError::Memory)?,
         storage_gb: free >> 30,
         arch: arch(),
-        gpus: 0,
-        gpu_kind: None,
-        gpu_devices: Vec::new(),
+        ..Capacity::default()
     })
 }
 

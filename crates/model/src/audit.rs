@@ -112,6 +112,12 @@ audit_kinds! {
     HostCordoned = Host "host.cordoned";
     /// A host takes placements again.
     HostUncordoned = Host "host.uncordoned";
+    /// A host takes no placements any more and is being emptied.
+    HostDraining = Host "host.draining";
+    /// Boots failed in a row, so the host gets no placements.
+    HostQuarantined = Host "host.quarantined";
+    /// Boots work again, or the operator says so.
+    HostReadmitted = Host "host.readmitted";
     /// A host was removed.
     HostRemoved = Host "host.removed";
     /// A fork took more than the host has.

@@ -1,10 +1,12 @@
 //! Hosts: where VMs run, what they offer and what is taken.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{Arch, HostId, Labels, Resources};
+use crate::{Arch, BoundGpus, GpuDevice, HostId, Labels, MigInstance, Resources};
 
 /// What drives the VMs of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,7 +60,8 @@ impl HostState {
 named!(HostState, "host state");
 
 /// What a host offers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Capacity {
     /// vCPUs.
     pub cpus: i32,
@@ -74,10 +77,23 @@ pub struct Capacity {
     pub gpus: i32,
     /// Kind of those devices; empty when unknown.
     pub gpu_kind: String,
+    /// Instances by MIG profile (lowercase): always declared.
+    pub mig_profiles: BTreeMap<String, i32>,
+    /// Instances that the agent reports.
+    pub mig_instances: Vec<MigInstance>,
+    /// Devices that the agent reports.
+    pub gpu_devices: Vec<GpuDevice>,
+}
+
+impl Capacity {
+    /// Whether any environment with GPUs could run here.
+    pub fn has_gpus(&self) -> bool {
+        self.gpus > 0 || !self.mig_profiles.is_empty()
+    }
 }
 
 /// What the environments on a host have been charged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allocated {
     /// vCPUs.
     pub cpus: i32,
@@ -89,6 +105,47 @@ pub struct Allocated {
     pub vm_count: i32,
     /// Whole GPU devices.
     pub gpus: i32,
+    /// Which GPU units.
+    pub bound: BoundGpus,
+}
+
+/// The last check of a host's agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentCheck {
+    /// When.
+    pub checked_at: Timestamp,
+    /// Since when it has answered, or not.
+    pub changed_at: Timestamp,
+    /// Why it failed; `None` when the agent answered.
+    pub error: Option<String>,
+    /// Release of the agent; empty when it does not say.
+    pub version: String,
+    /// VMs there; `None` when it does not say.
+    pub guests: Option<i64>,
+    /// Free disk in GiB; `None` when unknown.
+    pub disk_free_gb: Option<i64>,
+}
+
+impl AgentCheck {
+    /// Whether the agent answered.
+    pub const fn is_reachable(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+/// Boots that failed in a row on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedBoots {
+    /// How many.
+    pub count: i32,
+    /// How the last one failed.
+    pub last_error: String,
+    /// Since when the host gets no placements for it; `None` while it still does.
+    pub quarantined_at: Option<Timestamp>,
+    /// When the next boot is tried there to find out whether it works again.
+    pub retry_at: Option<Timestamp>,
+    /// Such boots that have failed.
+    pub retries: i32,
 }
 
 /// A registered host. The agent's token is not part of it: the store hands it
@@ -117,9 +174,20 @@ pub struct Host {
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
+    /// Whether its agent answers; `None` before the first check.
+    pub agent: Option<AgentCheck>,
+    /// Boots that failed since the last one that worked; `None` = none.
+    pub failed_boots: Option<FailedBoots>,
 }
 
 impl Host {
+    /// Since when it gets no placements because boots fail there.
+    pub fn quarantined_at(&self) -> Option<Timestamp> {
+        self.failed_boots
+            .as_ref()
+            .and_then(|boots| boots.quarantined_at)
+    }
+
     /// Its architecture; a host that names none is amd64.
     pub fn arch(&self) -> Arch {
         self.capacity.arch.unwrap_or(Arch::Amd64)

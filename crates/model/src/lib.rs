@@ -9,6 +9,7 @@ mod audit;
 mod environment;
 mod error;
 mod event;
+mod gpu;
 mod health;
 mod host;
 mod ids;
@@ -25,8 +26,9 @@ pub use audit::{AuditEntity, AuditEntry, AuditKind};
 pub use environment::{Endpoint, Environment, Version};
 pub use error::{ErrorKind, UnknownName};
 pub use event::{EnvironmentEvent, StepReport};
+pub use gpu::{BoundGpus, GpuDevice, MigInstance};
 pub use health::{Health, HealthState, Probe};
-pub use host::{Allocated, Backend, Capacity, Host, HostState};
+pub use host::{AgentCheck, Allocated, Backend, Capacity, FailedBoots, Host, HostState};
 pub use ids::{
     ApiKeyId, EnvironmentId, EventId, FleetId, HostId, ParseEventIdError, ReplicaId, SnapshotId,
     TaskId,

@@ -86,13 +86,18 @@ pub struct EnvironmentSpec {
 }
 
 impl EnvironmentSpec {
-    /// What this spec takes from a host's free capacity.
+    /// What this spec takes from a host's free capacity. MIG instances are a pool of
+    /// their own and no whole devices.
     pub fn resources(&self) -> Resources {
         Resources {
             cpus: self.cpus,
             ram_mb: self.ram_mb,
             storage_gb: self.storage_gb,
-            gpus: self.gpus,
+            gpus: if self.gpu_profile.is_empty() {
+                self.gpus
+            } else {
+                0
+            },
         }
     }
 }

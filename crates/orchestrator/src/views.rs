@@ -1,6 +1,5 @@
 //! Domain types to wire types.
 
-use fuse_control::HostStatus;
 use fuse_model as model;
 use fuse_wire_api as wire;
 
@@ -161,9 +160,10 @@ pub(crate) fn task(task: model::Task, output: Option<model::TaskOutput>) -> wire
 }
 
 /// A host as the API shows it; never its token.
-pub(crate) fn host(status: HostStatus) -> wire::Host {
-    let host = status.host;
+pub(crate) fn host(host: model::Host) -> wire::Host {
+    let gpu_kind = host.capacity.gpu_kind.clone();
     wire::Host {
+        agent: agent(&host),
         id: host.id.into_string(),
         url: host.url,
         region: host.region,
@@ -177,19 +177,44 @@ pub(crate) fn host(status: HostStatus) -> wire::Host {
             storage_gb: host.allocated.storage_gb,
             vm_count: host.allocated.vm_count,
             gpus: host.allocated.gpus,
-            ..wire::Allocated::default()
+            // Named only where something of the kind is taken.
+            gpu_kind: if host.allocated.gpus > 0 {
+                gpu_kind
+            } else {
+                String::new()
+            },
+            mig_profiles: host.allocated.bound.mig_profiles,
+            mig_instance_uuids: host
+                .allocated
+                .bound
+                .mig_instance_uuids
+                .into_iter()
+                .collect(),
         },
         last_seen: host.last_seen,
         created_at: host.created_at,
         updated_at: host.updated_at,
-        agent: status.agent.map(|check| wire::AgentStatus {
-            reachable: check.error.is_none(),
-            checked_at: check.at,
-            error: check.error.unwrap_or_default(),
-            version: check.version,
-        }),
         warnings: Vec::new(),
     }
+}
+
+fn agent(host: &model::Host) -> Option<wire::AgentStatus> {
+    let check = host.agent.as_ref()?;
+    let boots = host.failed_boots.as_ref();
+    Some(wire::AgentStatus {
+        reachable: check.is_reachable(),
+        checked_at: check.checked_at,
+        changed_at: Some(check.changed_at),
+        error: check.error.clone().unwrap_or_default(),
+        version: check.version.clone(),
+        guests: check.guests,
+        disk_free_gb: check.disk_free_gb,
+        failed_boots: boots.map_or(0, |boots| boots.count),
+        last_boot_error: boots
+            .map(|boots| boots.last_error.clone())
+            .unwrap_or_default(),
+        quarantined_at: host.quarantined_at(),
+    })
 }
 
 fn capacity(capacity: model::Capacity) -> wire::Capacity {
@@ -204,7 +229,33 @@ fn capacity(capacity: model::Capacity) -> wire::Capacity {
             .unwrap_or_default(),
         gpus: capacity.gpus,
         gpu_kind: capacity.gpu_kind,
-        ..wire::Capacity::default()
+        mig_profiles: capacity.mig_profiles,
+        mig_instances: capacity
+            .mig_instances
+            .into_iter()
+            .map(|found| wire::MigInstance {
+                uuid: found.uuid,
+                profile: found.profile,
+                kind: found.kind,
+                parent_gpu_uuid: found.parent_gpu_uuid,
+            })
+            .collect(),
+        gpu_devices: capacity.gpu_devices.into_iter().map(device).collect(),
+    }
+}
+
+fn device(found: model::GpuDevice) -> wire::GpuDevice {
+    wire::GpuDevice {
+        uuid: found.uuid,
+        model: found.model,
+        pci_bus_id: found.pci_bus_id,
+        memory_mb: found.memory_mb,
+        driver_version: found.driver_version,
+        cuda_version: found.cuda_version,
+        compute_cap: found.compute_cap,
+        mig_capable: found.mig_capable,
+        mig_mode: found.mig_mode,
+        iommu_group: found.iommu_group,
     }
 }
 

@@ -2,7 +2,8 @@
 //! texts that say why it does not (lifecycle 14).
 //!
 //! [`Gate::first_rejecting`] runs for every host of a placement and allocates
-//! nothing; the text is made only for the one host that a pin names.
+//! nothing unless GPUs are asked for; the text is made only for a host that
+//! somebody asks about.
 
 use std::fmt::Write as _;
 
@@ -13,6 +14,10 @@ use fuse_model::{Arch, Backend, EnvironmentSpec, Host, HostState};
 pub enum Gate {
     /// The host takes no placements.
     State,
+    /// Its agent does not answer.
+    Agent,
+    /// Boots fail there.
+    Quarantine,
     /// It is in another region.
     Region,
     /// It has another architecture.
@@ -27,8 +32,10 @@ pub enum Gate {
 
 impl Gate {
     /// Every gate, in the order of checks.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::State,
+        Self::Agent,
+        Self::Quarantine,
         Self::Region,
         Self::Arch,
         Self::Backend,
@@ -40,6 +47,8 @@ impl Gate {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::State => "state",
+            Self::Agent => "agent",
+            Self::Quarantine => "quarantine",
             Self::Region => "region",
             Self::Arch => "arch",
             Self::Backend => "backend",
@@ -48,10 +57,25 @@ impl Gate {
         }
     }
 
-    /// The first gate that the host does not pass; `None` when it is eligible.
-    pub(crate) fn first_rejecting(spec: &EnvironmentSpec, host: &Host) -> Option<Self> {
+    /// The gate behind which the host takes no placements at all.
+    pub(crate) fn closed(host: &Host) -> Option<Self> {
         if host.state != HostState::Active {
             return Some(Self::State);
+        }
+        if host
+            .agent
+            .as_ref()
+            .is_some_and(|check| !check.is_reachable())
+        {
+            return Some(Self::Agent);
+        }
+        host.quarantined_at().map(|_| Self::Quarantine)
+    }
+
+    /// The first gate that the host does not pass; `None` when it is eligible.
+    pub(crate) fn first_rejecting(spec: &EnvironmentSpec, host: &Host) -> Option<Self> {
+        if let Some(gate) = Self::closed(host) {
+            return Some(gate);
         }
         if !spec.region.is_empty() && spec.region != host.region {
             return Some(Self::Region);
@@ -72,6 +96,18 @@ impl Gate {
     pub(crate) fn reason(self, spec: &EnvironmentSpec, host: &Host) -> String {
         match self {
             Self::State => format!("is {}, not active", host.state),
+            Self::Agent => {
+                let error = host.agent.as_ref().and_then(|check| check.error.as_deref());
+                format!("does not answer: {}", error.unwrap_or("unknown error"))
+            }
+            Self::Quarantine => {
+                let boots = host.failed_boots.as_ref();
+                format!(
+                    "is quarantined: {} boots in a row failed, the last one: {}",
+                    boots.map_or(0, |boots| boots.count),
+                    boots.map_or("", |boots| boots.last_error.as_str())
+                )
+            }
             Self::Region => format!(
                 "is in region \"{}\", the spec requires \"{}\"",
                 host.region, spec.region
@@ -100,7 +136,7 @@ pub(crate) fn has_labels(spec: &EnvironmentSpec, host: &Host) -> bool {
 
 /// Whether the host could serve GPUs at all.
 pub(crate) fn serves_gpus(host: &Host) -> bool {
-    host.backend == Backend::Qemu && host.capacity.gpus > 0
+    host.backend == Backend::Qemu && host.capacity.has_gpus()
 }
 
 fn missing_labels(spec: &EnvironmentSpec, host: &Host) -> String {
@@ -149,23 +185,6 @@ fn fits(spec: &EnvironmentSpec, host: &Host) -> bool {
         && free.cpus >= need.cpus
         && free.ram_mb >= need.ram_mb
         && free.storage_gb >= need.storage_gb
-        && (spec.gpus == 0 || fits_gpus(spec, host))
-}
-
-/// Whole devices counted on the host; its MIG instances are a pool of their own
-/// that such devices never serve.
-fn fits_gpus(spec: &EnvironmentSpec, host: &Host) -> bool {
-    spec.gpu_profile.is_empty()
-        && host.free().gpus >= spec.gpus
-        && is_kind(&spec.gpu_kind, &host.capacity.gpu_kind)
-}
-
-/// A kind is asked for by any part of its name, in any case; a host that does
-/// not name its kind, and a request without one, match all.
-fn is_kind(wanted: &str, offered: &str) -> bool {
-    wanted.is_empty()
-        || offered.is_empty()
-        || offered
-            .to_ascii_lowercase()
-            .contains(&wanted.to_ascii_lowercase())
+        && free.gpus >= need.gpus
+        && (spec.gpus == 0 || host.bind_gpus(spec).is_some())
 }

@@ -2,11 +2,13 @@
 //! state: the same input always gives the same answer, so every choice that the
 //! control plane makes can be tested without a fleet.
 
+mod explain;
 mod gate;
 mod limits;
 mod placement;
 mod reconcile;
 
+pub use explain::{Explained, Verdict, explain};
 pub use gate::Gate;
 pub use limits::{Limits, Overrun, Strike, Strikes};
 pub use placement::{Candidate, Placement, PlacementError, Policy, Rejections, place};

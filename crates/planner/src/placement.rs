@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::str::FromStr;
 
-use fuse_model::{EnvironmentSpec, ErrorKind, Host, HostId, HostState, UnknownName};
+use fuse_model::{EnvironmentSpec, ErrorKind, Host, HostId, UnknownName};
 use thiserror::Error;
 
 use crate::gate::{self, Gate};
@@ -216,7 +216,7 @@ pub fn place<'a>(
         }
     }
     if eligible == 0 {
-        return Err(explain(spec, hosts, rejections));
+        return Err(refusal(spec, hosts, rejections));
     }
     let candidates = best
         .into_sorted_vec()
@@ -255,8 +255,8 @@ fn place_pinned<'a>(
 }
 
 /// Picks the text for a fleet in which no host passed all gates.
-fn explain(spec: &EnvironmentSpec, hosts: &[Host], rejections: Rejections) -> PlacementError {
-    let schedulable = || hosts.iter().filter(|host| host.state == HostState::Active);
+fn refusal(spec: &EnvironmentSpec, hosts: &[Host], rejections: Rejections) -> PlacementError {
+    let schedulable = || hosts.iter().filter(|host| Gate::closed(host).is_none());
     if !spec.labels.is_empty() && !schedulable().any(|host| gate::has_labels(spec, host)) {
         return PlacementError::NoLabelMatch {
             labels: gate::pairs(spec.labels.iter()),
@@ -283,7 +283,7 @@ fn explain(spec: &EnvironmentSpec, hosts: &[Host], rejections: Rejections) -> Pl
     }
 }
 
-fn score(host: &Host) -> i64 {
+pub(crate) fn score(host: &Host) -> i64 {
     let free = host.free();
     i64::from(free.cpus) * CPU_WEIGHT + i64::from(free.ram_mb)
 }

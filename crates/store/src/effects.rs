@@ -63,6 +63,17 @@ impl Charge {
     }
 }
 
+/// The GPU units of an environment, beyond the count of whole devices.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GpuUnits {
+    /// MIG profile; empty for whole devices.
+    pub(crate) profile: String,
+    /// Instances of the profile.
+    pub(crate) mig_count: i32,
+    /// Which units, as far as the host has an inventory.
+    pub(crate) uuids: Vec<String>,
+}
+
 /// How a flush went.
 #[derive(Debug)]
 pub(crate) enum Flushed {
@@ -81,7 +92,7 @@ pub(crate) struct Effects {
     /// Rows of the update of tasks.
     tasks: Vec<TaskRow>,
     /// Rows for `reservations`.
-    reservations: Vec<(EnvironmentId, HostId, Resources)>,
+    reservations: Vec<(EnvironmentId, HostId, Resources, GpuUnits)>,
     releases: Vec<EnvironmentId>,
     charges: BTreeMap<HostId, Charge>,
     events: Vec<EventRow>,
@@ -130,8 +141,15 @@ impl Effects {
     }
 
     /// Notes what an environment takes from its host, which is charged apart.
-    pub(crate) fn reserve(&mut self, id: &EnvironmentId, host: &HostId, need: Resources) {
-        self.reservations.push((id.clone(), host.clone(), need));
+    pub(crate) fn reserve(
+        &mut self,
+        id: &EnvironmentId,
+        host: &HostId,
+        need: Resources,
+        gpus: GpuUnits,
+    ) {
+        self.reservations
+            .push((id.clone(), host.clone(), need, gpus));
     }
 
     /// Charges a host.
@@ -233,21 +251,32 @@ impl Tx<'_> {
 
     async fn write_reservations(
         &mut self,
-        reservations: Vec<(EnvironmentId, HostId, Resources)>,
+        reservations: Vec<(EnvironmentId, HostId, Resources, GpuUnits)>,
     ) -> Result<(), StoreError> {
-        let rows = reservations.into_iter().map(|(id, host, need)| {
+        let rows = reservations.into_iter().map(|(id, host, need, units)| {
             let Resources {
                 cpus,
                 ram_mb,
                 storage_gb,
                 gpus,
             } = need;
-            binds![id.as_str(), host.as_str(), cpus, ram_mb, storage_gb, gpus]
+            binds![
+                id.as_str(),
+                host.as_str(),
+                cpus,
+                ram_mb,
+                storage_gb,
+                gpus,
+                units.profile,
+                units.mig_count,
+                serde_json::Value::from(units.uuids).to_string()
+            ]
         });
         let sql = MultiRow {
             step: "insert reservations",
             before: "INSERT INTO reservations \
-                 (environment_id, host_id, cpus, ram_mb, storage_gb, gpus) \
+                 (environment_id, host_id, cpus, ram_mb, storage_gb, gpus, gpu_profile, \
+                 mig_count, gpu_uuids) \
                  SELECT * FROM (VALUES ",
             after: ") AS r WHERE r.column1 IS NOT NULL",
         };

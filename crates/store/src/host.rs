@@ -2,32 +2,27 @@
 //! them. Free figures live in the host's row, so that one guarded update both
 //! checks and takes.
 
-use fuse_model::{
-    Allocated, AuditEntry, Capacity, EnvironmentId, Host, HostId, HostState, Redacted,
-};
+mod boots;
+mod charge;
+mod check;
+mod row;
 
-use crate::effects::Charge;
-use crate::sql::{Bind, Row, binds, to_json};
+use fuse_model::{AuditEntry, Capacity, EnvironmentId, Host, HostId, HostState, Redacted};
+
+use crate::sql::{binds, to_json};
 use crate::tx::Tx;
 use crate::writer::{Applied, Write};
 use crate::{
     AgentToken, HostRegistration, HostRemoval, Listing, Page, Registered, Store, StoreError,
 };
 
+use row::{Inventory, from_row, select};
+
+pub use boots::Breaker;
+pub(crate) use charge::{bind_in_tx, charge_in_tx, credit_in_tx};
+
 /// What the vault binds a host's token to, next to the host's id.
 pub(crate) const TOKEN: &str = "host-token";
-
-macro_rules! select {
-    ($rest:literal) => {
-        concat!(
-            "SELECT id, url, region, backend, labels, state, arch, gpu_kind, \
-             cpus_total, cpus_allocated, ram_mb_total, ram_mb_allocated, \
-             storage_gb_total, storage_gb_allocated, vms_total, vms_allocated, \
-             gpus_total, gpus_allocated, last_seen, created_at, updated_at FROM hosts ",
-            $rest
-        )
-    };
-}
 
 impl Store {
     /// Registers a host, or registers it anew: state, `created_at` and what its
@@ -68,9 +63,9 @@ impl Store {
     /// # Errors
     /// The database fails.
     pub async fn host_get(&self, id: &HostId) -> Result<Option<Host>, StoreError> {
-        let sql = select!("WHERE id = $1");
+        let sql = select!("WHERE h.id = $1");
         let rows = self.read("read a host", sql, binds![id.as_str()]).await?;
-        rows.first().map(from_row).transpose()
+        Ok(self.with_bound_gpus(&rows).await?.pop())
     }
 
     /// A page of hosts by id.
@@ -81,11 +76,11 @@ impl Store {
         &self,
         page: &Page<HostId>,
     ) -> Result<Listing<Host, HostId>, StoreError> {
-        let sql = select!("WHERE id > $1 ORDER BY id LIMIT $2");
+        let sql = select!("WHERE h.id > $1 ORDER BY h.id LIMIT $2");
         let after = page.after.as_ref().map_or("", HostId::as_str);
         let limit = i64::from(page.limit) + 1;
         let rows = self.read("list hosts", sql, binds![after, limit]).await?;
-        let hosts = rows.iter().map(from_row).collect::<Result<_, _>>()?;
+        let hosts = self.with_bound_gpus(&rows).await?;
         Ok(Listing::cut(hosts, page.limit, |host: &Host| {
             host.id.clone()
         }))
@@ -97,9 +92,24 @@ impl Store {
     /// The database fails.
     pub async fn host_list_all(&self) -> Result<Vec<Host>, StoreError> {
         let rows = self
-            .read("list all hosts", select!("ORDER BY id"), Vec::new())
+            .read("list all hosts", select!("ORDER BY h.id"), Vec::new())
             .await?;
-        rows.iter().map(from_row).collect()
+        self.with_bound_gpus(&rows).await
+    }
+
+    /// What the operator declared of a host's capacity: zero and empty mean "take what
+    /// its agent says". `None` for an unknown host.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn host_declared(&self, id: &HostId) -> Result<Option<Capacity>, StoreError> {
+        let sql = "SELECT declared FROM hosts WHERE id = $1";
+        let rows = self
+            .read("read what a host was declared as", sql, binds![id.as_str()])
+            .await?;
+        rows.first()
+            .map(|row| row.columns("hosts").json("declared"))
+            .transpose()
     }
 
     /// The token of a host's agent; `None` for an unknown host.
@@ -146,6 +156,26 @@ impl Store {
         self.write(set).await
     }
 
+    /// Sets what a host offers, as its agent was asked anew; `None` for an unknown host.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn host_set_capacity(
+        &self,
+        id: &HostId,
+        capacity: Capacity,
+        check: fuse_model::AgentCheck,
+        audit: Vec<AuditEntry>,
+    ) -> Result<Option<Host>, StoreError> {
+        let set = SetCapacity {
+            id: id.clone(),
+            capacity,
+            check,
+            audit,
+        };
+        self.write(set).await
+    }
+
     /// Removes a host that no environment is assigned to.
     ///
     /// # Errors
@@ -179,16 +209,17 @@ impl Write for Upsert {
         let sql = "INSERT INTO hosts (id, url, region, backend, labels, state, arch, gpu_kind, \
              cpus_total, cpus_allocated, ram_mb_total, ram_mb_allocated, storage_gb_total, \
              storage_gb_allocated, vms_total, vms_allocated, gpus_total, gpus_allocated, \
-             last_seen, created_at, updated_at, token_sealed, token) \
+             last_seen, created_at, updated_at, token_sealed, token, declared, gpu_inventory) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, $10, 0, $11, 0, $12, 0, $13, 0, \
-             $14, $14, $14, $15, $16) \
+             $14, $14, $14, $15, $16, $17, $18) \
              ON CONFLICT (id) DO UPDATE SET url = excluded.url, region = excluded.region, \
              backend = excluded.backend, labels = excluded.labels, arch = excluded.arch, \
              gpu_kind = excluded.gpu_kind, cpus_total = excluded.cpus_total, \
              ram_mb_total = excluded.ram_mb_total, storage_gb_total = excluded.storage_gb_total, \
              vms_total = excluded.vms_total, gpus_total = excluded.gpus_total, \
              last_seen = excluded.last_seen, updated_at = excluded.updated_at, \
-             token_sealed = excluded.token_sealed, token = excluded.token \
+             token_sealed = excluded.token_sealed, token = excluded.token, \
+             declared = excluded.declared, gpu_inventory = excluded.gpu_inventory \
              WHERE hosts.backend = excluded.backend OR hosts.vms_allocated = 0";
         let capacity = &host.capacity;
         let values = binds![
@@ -207,12 +238,16 @@ impl Write for Upsert {
             capacity.gpus,
             tx.now,
             i64::from(self.sealed),
-            self.token.clone()
+            self.token.clone(),
+            to_json("hosts", "declared", &host.declared)?,
+            Inventory::of(capacity).to_json()?
         ];
         if tx.execute("store a host", sql, values).await? == 0 {
             let (count, _) = assigned(tx, &host.id).await?;
             return Ok(Applied::Keep(Registered::BackendInUse(count)));
         }
+        charge::recount_in_tx(tx, &host.id).await?;
+        check::store_in_tx(tx, vec![(host.id.clone(), host.check.clone())]).await?;
         tx.effects.audit(&self.audit);
         match get_in_tx(tx, &host.id).await? {
             Some(host) => Ok(Applied::Keep(Registered::Stored(Box::new(host)))),
@@ -237,6 +272,47 @@ impl Write for SetState {
         if tx.execute("set a host's state", sql, values).await? == 0 {
             return Ok(Applied::Keep(None));
         }
+        tx.effects.audit(&self.audit);
+        if self.state == HostState::Active {
+            boots::forget_in_tx(tx, &self.id).await?;
+        }
+        Ok(Applied::Keep(get_in_tx(tx, &self.id).await?))
+    }
+}
+
+/// New figures from the agent; who is registered stays.
+struct SetCapacity {
+    id: HostId,
+    capacity: Capacity,
+    check: fuse_model::AgentCheck,
+    audit: Vec<AuditEntry>,
+}
+
+impl Write for SetCapacity {
+    type Out = Option<Host>;
+    const ENTITY: &'static str = "host";
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
+        let sql = "UPDATE hosts SET arch = $2, gpu_kind = $3, cpus_total = $4, \
+             ram_mb_total = $5, storage_gb_total = $6, vms_total = $7, gpus_total = $8, \
+             gpu_inventory = $9, updated_at = $10 WHERE id = $1";
+        let capacity = &self.capacity;
+        let values = binds![
+            self.id.as_str(),
+            capacity.arch.map_or("", fuse_model::Arch::as_str),
+            capacity.gpu_kind.as_str(),
+            capacity.cpus,
+            capacity.ram_mb,
+            capacity.storage_gb,
+            capacity.vm_count,
+            capacity.gpus,
+            Inventory::of(capacity).to_json()?,
+            tx.now
+        ];
+        if tx.execute("store a host's capacity", sql, values).await? == 0 {
+            return Ok(Applied::Keep(None));
+        }
+        check::store_in_tx(tx, vec![(self.id.clone(), self.check.clone())]).await?;
         tx.effects.audit(&self.audit);
         Ok(Applied::Keep(get_in_tx(tx, &self.id).await?))
     }
@@ -288,103 +364,15 @@ async fn assigned(
     ))
 }
 
-async fn get_in_tx(tx: &mut Tx<'_>, id: &HostId) -> Result<Option<Host>, StoreError> {
-    let rows = tx
-        .fetch("read a host", select!("WHERE id = $1"), binds![id.as_str()])
+pub(crate) async fn get_in_tx(tx: &mut Tx<'_>, id: &HostId) -> Result<Option<Host>, StoreError> {
+    let sql = select!("WHERE h.id = $1");
+    let rows = tx.fetch("read a host", sql, binds![id.as_str()]).await?;
+    let Some(mut host) = rows.first().map(from_row).transpose()? else {
+        return Ok(None);
+    };
+    let bound = tx
+        .fetch("read bound GPUs", row::BOUND_OF_ONE, binds![id.as_str()])
         .await?;
-    rows.first().map(from_row).transpose()
-}
-
-/// Takes amounts from a host that takes placements and has them.
-pub(crate) async fn charge_in_tx(
-    tx: &mut Tx<'_>,
-    id: &HostId,
-    charge: &Charge,
-) -> Result<bool, StoreError> {
-    let sql = "UPDATE hosts SET cpus_allocated = cpus_allocated + $2, \
-         ram_mb_allocated = ram_mb_allocated + $3, \
-         storage_gb_allocated = storage_gb_allocated + $4, \
-         gpus_allocated = gpus_allocated + $5, vms_allocated = vms_allocated + $6 \
-         WHERE id = $1 AND state = 'active' AND cpus_total - cpus_allocated >= $2 \
-         AND ram_mb_total - ram_mb_allocated >= $3 \
-         AND storage_gb_total - storage_gb_allocated >= $4 \
-         AND gpus_total - gpus_allocated >= $5 AND vms_total - vms_allocated >= $6";
-    Ok(tx
-        .execute("charge a host", sql, charge_values(id, charge))
-        .await?
-        > 0)
-}
-
-/// Gives amounts back to a host.
-pub(crate) async fn credit_in_tx(
-    tx: &mut Tx<'_>,
-    id: &HostId,
-    credit: &Charge,
-) -> Result<(), StoreError> {
-    let sql = "UPDATE hosts SET cpus_allocated = cpus_allocated - $2, \
-         ram_mb_allocated = ram_mb_allocated - $3, \
-         storage_gb_allocated = storage_gb_allocated - $4, \
-         gpus_allocated = gpus_allocated - $5, vms_allocated = vms_allocated - $6 WHERE id = $1";
-    tx.execute("credit a host", sql, charge_values(id, credit))
-        .await
-        .map(drop)
-}
-
-fn charge_values(id: &HostId, charge: &Charge) -> Vec<Bind> {
-    let Charge {
-        cpus,
-        ram_mb,
-        storage_gb,
-        gpus,
-        vms,
-    } = *charge;
-    binds![id.as_str(), cpus, ram_mb, storage_gb, gpus, vms]
-}
-
-fn from_row(row: &Row) -> Result<Host, StoreError> {
-    let mut columns = row.columns("hosts");
-    let id = HostId::new(columns.text("id")?);
-    let url = columns.text("url")?;
-    let region = columns.text("region")?;
-    let backend = columns.parsed("backend")?;
-    let labels = columns.json("labels")?;
-    let state = columns.parsed("state")?;
-    let arch = columns.text("arch")?;
-    let arch = if arch.is_empty() {
-        None
-    } else {
-        Some(
-            arch.parse()
-                .map_err(|error| columns.corrupt("arch", error))?,
-        )
-    };
-    let mut capacity = Capacity {
-        arch,
-        gpu_kind: columns.text("gpu_kind")?,
-        ..Capacity::default()
-    };
-    let mut allocated = Allocated::default();
-    capacity.cpus = columns.small("cpus_total")?;
-    allocated.cpus = columns.small("cpus_allocated")?;
-    capacity.ram_mb = columns.small("ram_mb_total")?;
-    allocated.ram_mb = columns.small("ram_mb_allocated")?;
-    capacity.storage_gb = columns.small("storage_gb_total")?;
-    allocated.storage_gb = columns.small("storage_gb_allocated")?;
-    capacity.vm_count = columns.small("vms_total")?;
-    allocated.vm_count = columns.small("vms_allocated")?;
-    capacity.gpus = columns.small("gpus_total")?;
-    allocated.gpus = columns.small("gpus_allocated")?;
-    Ok(Host {
-        id,
-        url,
-        region,
-        backend,
-        labels,
-        state,
-        capacity,
-        allocated,
-        last_seen: columns.time("last_seen")?,
-        created_at: columns.time("created_at")?,
-        updated_at: columns.time("updated_at")?,
-    })
+    row::add_bound(std::slice::from_mut(&mut host), &bound)?;
+    Ok(Some(host))
 }

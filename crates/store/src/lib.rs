@@ -40,6 +40,7 @@ mod writer;
 
 pub use error::{OpenError, StoreError};
 pub use event::EventWatch;
+pub use host::Breaker;
 pub use keys::{KeyReport, Rekeyed};
 pub use snapshot::{SnapshotChange, SnapshotFilter, SnapshotPlace, SnapshotUsage, later};
 pub use store::Store;

@@ -28,6 +28,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0004_snapshots_health",
         include_str!("../migrations/0004_snapshots_health.sql"),
     ),
+    (
+        "0005_gpus_liveness",
+        include_str!("../migrations/0005_gpus_liveness.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fuse_model::{
-    ApiKeyId, AuditEntry, Backend, Capacity, Endpoint, Environment, EnvironmentId, EnvironmentSpec,
-    HostId, Labels, Operation, OperationKind, Redacted, State, TaskId,
+    AgentCheck, ApiKeyId, AuditEntry, Backend, Capacity, Endpoint, Environment, EnvironmentId,
+    EnvironmentSpec, HostId, Labels, Operation, OperationKind, Redacted, State, TaskId,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -272,6 +272,10 @@ pub struct HostRegistration {
     pub labels: Labels,
     /// What it offers.
     pub capacity: Capacity,
+    /// What of it was declared; zero and empty mean "take what the agent says".
+    pub declared: Capacity,
+    /// What the first contact with its agent found.
+    pub check: AgentCheck,
 }
 
 /// What became of a registration.

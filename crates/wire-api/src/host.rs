@@ -188,12 +188,30 @@ pub struct AgentStatus {
     pub reachable: bool,
     /// When it was tried.
     pub checked_at: Timestamp,
+    /// Since when it has answered, or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<Timestamp>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// Release of the agent; absent until it said so.
+    /// Release of the agent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
+    /// VMs on the host, those of others included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests: Option<i64>,
+    /// Free disk in GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_free_gb: Option<i64>,
+    /// Boots that failed there in a row.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed_boots: i32,
+    /// How the last one failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_boot_error: String,
+    /// Since when the host gets no placements for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_at: Option<Timestamp>,
 }
 
 /// A registered host. Never carries the agent's token.

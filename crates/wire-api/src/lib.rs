@@ -24,6 +24,7 @@ mod host;
 mod json;
 mod manifest;
 mod page;
+mod placement;
 mod service;
 mod session;
 mod snapshot;
@@ -51,6 +52,7 @@ pub use host::{
 pub use json::{DecodeError, decode};
 pub use manifest::{EnvSource, Machine, Manifest, Service, ServiceHealthcheck};
 pub use page::{DEFAULT_PAGE, IdCursor, MAX_PAGE, PageQuery, page_limit};
+pub use placement::{ExplainPlacement, PlacementExplanation, PlacementHost};
 pub use service::{HealthStatus, Readiness, VersionInfo};
 pub use session::{Login, SESSION_COOKIE};
 pub use snapshot::{

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What the host has in all; reservations are the control plane's business.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
     /// Logical CPUs.
     pub cpus: u32,
@@ -22,6 +22,29 @@ pub struct Capacity {
     /// Inventory per device; empty on Firecracker hosts.
     #[serde(default)]
     pub gpu_devices: Vec<GpuDevice>,
+    /// Carved MIG instances; empty where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mig_instances: Vec<MigInstance>,
+    /// Release of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// VMs on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests: Option<u32>,
+}
+
+/// One MIG instance of a host. Absent facts are empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MigInstance {
+    /// Its profile.
+    pub profile: String,
+    /// Kind of its GPU.
+    pub kind: String,
+    /// Its identifier.
+    pub uuid: String,
+    /// The GPU that it is a part of.
+    pub parent_gpu_uuid: String,
 }
 
 /// One GPU of a host, as probed. Absent facts are empty or zero.
@@ -46,6 +69,12 @@ pub struct GpuDevice {
     pub mig_capable: bool,
     /// Current partitioning mode.
     pub mig_mode: String,
+    /// CUDA release.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cuda_version: String,
+    /// IOMMU group.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub iommu_group: String,
 }
 
 /// Answer of `GET /` and `GET /healthz`.

@@ -29,7 +29,7 @@ pub mod token;
 pub mod url_policy;
 pub mod vm;
 
-pub use capacity::{Capacity, GpuDevice, Health};
+pub use capacity::{Capacity, GpuDevice, Health, MigInstance};
 pub use client::{AttachStream, HostClient, HostError, HostTransport};
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::{FileUpload, UploadRequest};

@@ -1,6 +1,6 @@
 //! Hosts as text. The block's columns are fixed by the published documentation.
 
-use fuse_wire_api::Host;
+use fuse_wire_api::{GpuDevice, Host};
 use jiff::Timestamp;
 
 use super::block::Block;
@@ -8,7 +8,7 @@ use super::table::{self, TableCell, text};
 use super::{or_dash, style, time};
 
 /// Header of the host list.
-pub(crate) const HEADER: [&str; 9] = [
+pub(crate) const HEADER: [&str; 10] = [
     "",
     "ID",
     "REGION",
@@ -18,6 +18,18 @@ pub(crate) const HEADER: [&str; 9] = [
     "GPUS",
     "VMS",
     "LAST SEEN",
+    "AGENT",
+];
+
+/// Header of the GPU inventory.
+pub(crate) const DEVICE_HEADER: [&str; 7] = [
+    "UUID",
+    "MODEL",
+    "PCI",
+    "MEMORY MB",
+    "DRIVER",
+    "MIG MODE",
+    "MIG",
 ];
 
 /// Printed after every host block.
@@ -37,7 +49,40 @@ pub(crate) fn row(host: &Host, active: bool, now: Timestamp) -> Vec<TableCell> {
         text(&gpus(host, "/").unwrap_or_default()),
         text(&format!("{}/{}", allocated.vm_count, capacity.vm_count)),
         text(&time::age(host.last_seen, now)),
+        agent_cell(host, now),
     ]
+}
+
+/// One row of the GPU inventory.
+pub(crate) fn device_row(device: &GpuDevice) -> Vec<TableCell> {
+    vec![
+        text(&device.uuid),
+        text(&device.model),
+        text(&device.pci_bus_id),
+        text(&device.memory_mb.to_string()),
+        text(&device.driver_version),
+        text(&device.mig_mode),
+        text(if device.mig_capable { "yes" } else { "no" }),
+    ]
+}
+
+fn agent_cell(host: &Host, now: Timestamp) -> TableCell {
+    match (&host.agent, trouble(host, now)) {
+        (None, _) => text(""),
+        (Some(_), None) => table::state("ok"),
+        (Some(_), Some(trouble)) => table::trouble(&trouble),
+    }
+}
+
+/// What keeps the host's agent from taking placements, if anything does.
+fn trouble(host: &Host, now: Timestamp) -> Option<String> {
+    let agent = host.agent.as_ref()?;
+    if !agent.reachable {
+        let since = agent.changed_at.unwrap_or(agent.checked_at);
+        return Some(format!("unreachable ({})", time::age(since, now)));
+    }
+    let since = agent.quarantined_at?;
+    Some(format!("quarantined ({})", time::age(since, now)))
 }
 
 /// The host block.
@@ -74,6 +119,17 @@ pub(crate) fn block(host: &Host, now: Timestamp) -> String {
         block.row("gpus", gpus);
     }
     mig(&mut block, host);
+    // The block of a host that is well is the published one.
+    if let Some(agent) = &host.agent
+        && let Some(trouble) = trouble(host, now)
+    {
+        let why = if agent.reachable {
+            &agent.last_boot_error
+        } else {
+            &agent.error
+        };
+        block.row("agent", format!("{trouble}: {}", or_dash(why)));
+    }
     let seen = time::stamp(host.last_seen);
     block
         .row(
@@ -266,7 +322,29 @@ updated       2026-01-15 10:00
         gpu.region = "us-east".into();
         gpu.capacity.gpus = 1;
         gpu.capacity.gpu_kind = "a100".into();
-        let rows = vec![row(&registered(), true, now()), row(&gpu, false, now())];
+        let mut well = registered();
+        let agent = r#"{"reachable":true,"checked_at":"2026-01-15T10:00:10Z"}"#;
+        well.agent = Some(serde_json::from_str(agent).unwrap());
+        let mut gone = registered();
+        gone.id = "gone".into();
+        let agent = r#"{"reachable":false,"checked_at":"2026-01-15T10:00:10Z",
+            "changed_at":"2026-01-15T08:00:00Z","error":"connection refused"}"#;
+        gone.agent = Some(serde_json::from_str(agent).unwrap());
+        assert!(
+            plain(&block(&gone, now())).contains(
+                "vms           0 / 20\nagent         unreachable (2h): connection refused\n"
+            ),
+            "{}",
+            block(&gone, now())
+        );
+        let mut bad = registered();
+        bad.id = "bad".into();
+        let agent = r#"{"reachable":true,"checked_at":"2026-01-15T10:00:10Z",
+            "failed_boots":3,"quarantined_at":"2026-01-15T09:55:00Z"}"#;
+        bad.agent = Some(serde_json::from_str(agent).unwrap());
+        let rows = [(&well, true), (&gpu, false), (&gone, false), (&bad, false)]
+            .map(|(host, active)| row(host, active, now()))
+            .into();
         insta::assert_snapshot!("host_list", plain(&table(&HEADER, rows)));
     }
 }

@@ -36,6 +36,11 @@ pub(crate) fn state(word: &str) -> TableCell {
     }
 }
 
+/// A cell that says what is wrong.
+pub(crate) fn trouble(text: &str) -> TableCell {
+    Cell::new(text).fg(Color::Red)
+}
+
 /// Draws a table with a bold header.
 ///
 /// Rows are never wrapped: a table is data, and a script that cuts columns must find one row per

@@ -192,7 +192,10 @@ fn lists_page_and_mark_the_active_host() {
 fn removal_asks_and_forgets_the_active_host() {
     let server = Fake::start(|seen| match seen.line.as_str() {
         "GET /v1/hosts/h1" => Some(json(200, &host("h1", &[]))),
-        "DELETE /v1/hosts/h1" | "POST /v1/hosts/h1?action=cordon" => Some(empty()),
+        "DELETE /v1/hosts/h1"
+        | "POST /v1/hosts/h1?action=cordon"
+        | "POST /v1/hosts/h1?action=uncordon"
+        | "POST /v1/hosts/h1?action=drain" => Some(empty()),
         _ => None,
     });
     let user = User::connected(&server.url(), "tok");
@@ -202,10 +205,140 @@ fn removal_asks_and_forgets_the_active_host() {
         run.json(),
         serde_json::json!({"id": "h1", "action": "cordon"})
     );
+    user.run(&["host", "uncordon", "h1"])
+        .ok()
+        .says("uncordoned host h1");
+    user.run(&["host", "drain", "h1"])
+        .ok()
+        .says("draining host h1: nothing new is placed there");
     user.run(&["host", "remove", "h1"]).exits(1).says("--yes");
     assert!(!server.lines().iter().any(|line| line.starts_with("DELETE")));
     user.run(&["host", "rm", "h1", "--yes"])
         .ok()
         .says("removed host h1");
     assert!(!user.config().contains("active_host"));
+}
+
+#[test]
+fn a_probe_shows_the_host_and_whose_token_is_refused() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "POST /v1/hosts/h1?action=probe" => {
+            let warnings = ["declared cpus (32) exceeds probed host capacity (16)"];
+            Some(json(200, &host("h1", &warnings)))
+        }
+        "POST /v1/hosts/h2?action=probe" => Some(error(
+            502,
+            "unauthorized",
+            "host agent at http://10.0.0.5:8090 rejected the token. this must be its FC_AGENT_TOKEN, not the orchestrator token",
+        )),
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    let run = user.run(&["host", "probe", "h1"]).ok();
+    assert!(
+        run.stdout.contains("cpus          0 / 16\n"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(
+        run.stderr,
+        format!(
+            "probed host \"h1\"\nwarning: declared cpus (32) exceeds probed host capacity (16)\n{NOTE}"
+        )
+    );
+    user.run(&["hosts", "probe", "h2"])
+        .exits(1)
+        .says("rejected the token")
+        .says("the one that the host was registered with");
+}
+
+#[test]
+fn devices_are_listed_when_asked_for() {
+    let server = Fake::start(|seen| {
+        let mut gpu: serde_json::Value = serde_json::from_str(&host("g", &[])).unwrap();
+        gpu["capacity"]["gpu_devices"] = serde_json::json!([
+            {"uuid": "GPU-1", "model": "NVIDIA A100", "pci_bus_id": "0000:3b:00.0",
+             "memory_mb": 81_920, "driver_version": "550.54", "mig_capable": true,
+             "mig_mode": "Enabled"},
+        ]);
+        match seen.line.as_str() {
+            "GET /v1/hosts/g" => Some(json(200, &gpu.to_string())),
+            "GET /v1/hosts/h" => Some(json(200, &host("h", &[]))),
+            _ => None,
+        }
+    });
+    let user = User::connected(&server.url(), "tok");
+    let run = user.run(&["host", "get", "g", "--devices"]).ok();
+    assert!(
+        run.stdout.contains(
+            "│ GPU-1 │ NVIDIA A100 │ 0000:3b:00.0 │ 81920     │ 550.54 │ Enabled  │ yes │\n"
+        ),
+        "{}",
+        run.stdout
+    );
+    user.run(&["host", "get", "h", "--devices"])
+        .ok()
+        .says("the host agent reported no GPUs");
+    assert!(
+        !user
+            .run(&["host", "get", "g"])
+            .ok()
+            .stdout
+            .contains("GPU-1")
+    );
+}
+
+#[test]
+fn placement_is_explained() {
+    let server = Fake::start(|seen| {
+        (seen.line == "POST /v1/placement/explain").then(|| {
+            json(
+                200,
+                r#"{"policy":"spread","host_id":"a","rejected":{"state":1},"hosts":[
+                    {"host_id":"a","state":"active","eligible":true,"rank":1,"score":1,
+                     "free_cpus":4,"free_ram_mb":1024,"free_storage_gb":9,"free_vms":2},
+                    {"host_id":"b","state":"cordoned","eligible":false,"score":1,
+                     "free_cpus":4,"free_ram_mb":1024,"free_storage_gb":9,"free_vms":2,
+                     "gate":"state","reason":"is cordoned, not active"}]}"#,
+            )
+        })
+    });
+    let user = User::connected(&server.url(), "tok");
+    let args = [
+        "environment",
+        "create",
+        "--explain",
+        "--cpus",
+        "2",
+        "--label",
+        "disk=nvme",
+    ];
+    let run = user.run(&args).ok();
+    assert_eq!(
+        run.stdout,
+        "\
+╭──────┬──────┬──────────┬──────┬────────┬─────┬─────────────────────────╮
+│ RANK │ HOST │ STATE    │ CPUS │ RAM MB │ VMS │ WHY NOT                 │
+├──────┼──────┼──────────┼──────┼────────┼─────┼─────────────────────────┤
+│ 1    │ a    │ active   │ 4    │ 1024   │ 2   │ -                       │
+│ -    │ b    │ cordoned │ 4    │ 1024   │ 2   │ is cordoned, not active │
+╰──────┴──────┴──────────┴──────┴────────┴─────┴─────────────────────────╯
+"
+    );
+    assert_eq!(
+        run.stderr,
+        "would go to host a (spread, 1 of 2 hosts fit)\n"
+    );
+    let sent: serde_json::Value = serde_json::from_str(&server.seen()[0].body).unwrap();
+    assert_eq!(
+        (&sent["spec"]["cpus"], &sent["spec"]["labels"]["disk"]),
+        (&2.into(), &"nvme".into())
+    );
+    assert_eq!(
+        server.lines(),
+        ["POST /v1/placement/explain"],
+        "nothing is created"
+    );
+    let json = user.run(&[&args[..], &["-o", "json"]].concat()).ok().json();
+    assert_eq!(json["hosts"][1]["gate"], "state");
 }

@@ -1,8 +1,10 @@
 //! Accepts a create request: bound, placement, and the one transaction that stores the
 //! environment with its task, its reservation and its first event.
 
-use fuse_model::{Arch, Environment, EnvironmentId, EnvironmentSpec, HostId, Redacted, TaskId};
-use fuse_planner::{PlacementError, place};
+use fuse_model::{
+    Arch, Environment, EnvironmentId, EnvironmentSpec, Host, HostId, Redacted, TaskId,
+};
+use fuse_planner::{Placement, PlacementError, place};
 use fuse_store::{FailedCreate, IdempotentKey, Inserted, NewEnvironment};
 use fuse_wire_api::{CheckedCreate, Spec};
 
@@ -19,9 +21,24 @@ use crate::{
 const PLACEMENT_ATTEMPTS: u32 = 4;
 
 /// Where a request may go.
-struct Choice {
+pub(crate) struct Choice {
     candidates: Vec<HostId>,
     scheduled: Scheduled,
+}
+
+impl Choice {
+    fn of(placement: &Placement<'_>) -> Self {
+        let candidates = placement.candidates.iter();
+        Self {
+            scheduled: Scheduled {
+                policy: placement.policy.as_str(),
+                eligible: placement.eligible,
+            },
+            candidates: candidates
+                .map(|candidate| candidate.host.id.clone())
+                .collect(),
+        }
+    }
 }
 
 impl Control {
@@ -65,7 +82,7 @@ impl Control {
                     return Err(Error::TaskAssigned { task, existing });
                 }
                 Inserted::KeyTaken => return Err(Error::KeyTaken),
-                Inserted::NoCapacity => {}
+                Inserted::NoCapacity => self.inner.fleet.forget(),
             }
         }
         self.refuse(id, task, &spec, refusal).await
@@ -103,29 +120,42 @@ impl Control {
         &self,
         spec: &EnvironmentSpec,
     ) -> Result<Result<Choice, PlacementRefusal>, Error> {
-        let hosts = self.inner.store.host_list_all().await?;
+        let policy = self.inner.settings.placement_policy;
+        let kept = self.inner.fleet.choose(spec, |hosts| {
+            let choice = Choice::of(&place(spec, hosts, policy).ok()?);
+            Some((choice.candidates.first()?.clone(), choice))
+        });
+        if let Some(choice) = kept {
+            return Ok(Ok(choice));
+        }
+        let hosts = self.placeable_hosts().await?;
         if hosts.is_empty() {
             return Ok(self.default_backend(spec));
         }
-        let policy = self.inner.settings.placement_policy;
-        Ok(match place(spec, &hosts, policy) {
-            Ok(placement) => Ok(Choice {
-                scheduled: Scheduled {
-                    policy: policy.as_str(),
-                    eligible: placement.eligible,
-                },
-                candidates: placement
-                    .candidates
-                    .iter()
-                    .map(|candidate| candidate.host.id.clone())
-                    .collect(),
-            }),
+        let outcome = match place(spec, &hosts, policy) {
+            Ok(placement) => Ok(Choice::of(&placement)),
             Err(refused) => Err(refused.into()),
-        })
+        };
+        self.inner.fleet.keep(hosts);
+        Ok(outcome)
+    }
+
+    /// The hosts as placement is to see them.
+    pub(crate) async fn placeable_hosts(&self) -> Result<Vec<Host>, Error> {
+        let mut hosts = self.inner.store.host_list_all().await?;
+        if !self.inner.settings.exclude_unreachable_hosts {
+            for host in &mut hosts {
+                host.agent = None;
+            }
+        }
+        Ok(hosts)
     }
 
     /// Without any host the default backend takes everything that names no host.
-    fn default_backend(&self, spec: &EnvironmentSpec) -> Result<Choice, PlacementRefusal> {
+    pub(crate) fn default_backend(
+        &self,
+        spec: &EnvironmentSpec,
+    ) -> Result<Choice, PlacementRefusal> {
         if let Some(pin) = &spec.host_id {
             return Err(PlacementError::PinUnknown(pin.clone()).into());
         }
@@ -174,7 +204,8 @@ impl Control {
     }
 }
 
-fn domain_spec(spec: &Spec) -> EnvironmentSpec {
+/// A spec that was checked, as the planner and the store take it.
+pub(crate) fn domain_spec(spec: &Spec) -> EnvironmentSpec {
     EnvironmentSpec {
         cpus: spec.cpus,
         ram_mb: spec.ram_mb,

@@ -60,8 +60,11 @@ impl Boot<'_> {
             spec: &self.record.spec,
             owner: inner.store.fleet_id(),
             seed: seed.as_ref(),
+            gpu_uuids: &self.gpu_uuids().await?,
         };
-        let vm = provider.create(vm).await.map_err(BootError::Boot)?;
+        let made = provider.create(vm).await;
+        self.control.note_boot(self.record, &made).await;
+        let vm = made.map_err(BootError::Boot)?;
         if !provider.has_guest() {
             return Ok(Booted {
                 vm,
@@ -87,6 +90,15 @@ impl Boot<'_> {
             endpoints,
             token: credentials.map(|made| made.token),
         })
+    }
+
+    async fn gpu_uuids(&self) -> Result<Vec<String>, BootError> {
+        if self.record.spec.gpus == 0 {
+            return Ok(Vec::new());
+        }
+        let store = &self.control.inner.store;
+        let uuids = store.environment_gpu_uuids(&self.record.id).await;
+        uuids.map_err(|e| BootError::Lookup(e.into()))
     }
 
     /// Credentials exist only with a key to store the token under.

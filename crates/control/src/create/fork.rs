@@ -273,6 +273,7 @@ impl Control {
             spec: &record.spec,
             owner: self.inner.store.fleet_id(),
             seed: None,
+            gpu_uuids: &[],
         };
         let vm = provider.fork(&fork.source.id, &seed, new).await;
         let vm = vm.map_err(BootError::Boot)?;

@@ -16,6 +16,7 @@
 mod accept;
 mod boot;
 mod failure;
+mod fleet;
 mod fork;
 mod once;
 mod request;
@@ -31,7 +32,9 @@ use tokio::sync::oneshot;
 pub use failure::{CreateFailure, Phase};
 pub use once::{CreatedOnce, Once, Repeat, Wording};
 
+pub(crate) use accept::domain_spec;
 pub(crate) use boot::start_request;
+pub(crate) use fleet::Fleet;
 pub(crate) use request::StoredRequest;
 
 use self::{

@@ -3,44 +3,28 @@
 use fuse_model::{AuditEntry, AuditKind, Host, HostId, HostState};
 use fuse_store::{HostRemoval, Listing, Page};
 
-use crate::{Control, Error, error::Missing, reachability::AgentCheck};
-
-/// A host and whether its agent answers.
-#[derive(Debug, Clone)]
-pub struct HostStatus {
-    /// As stored.
-    pub host: Host,
-    /// The last contact; `None` before the first one of this process.
-    pub agent: Option<AgentCheck>,
-}
+use crate::{Control, Error, error::Missing};
 
 impl Control {
     /// One host.
     ///
     /// # Errors
     /// It is not registered, or the store fails.
-    pub async fn host_get(&self, id: &HostId) -> Result<HostStatus, Error> {
+    pub async fn host_get(&self, id: &HostId) -> Result<Host, Error> {
         let found = self.inner.store.host_get(id).await?;
         let host = found.ok_or_else(|| Missing::Host(id.clone()))?;
-        Ok(self.host_status(host))
+        Ok(self.with_key_trouble(host))
     }
 
     /// A page of hosts, by id.
     ///
     /// # Errors
     /// The store fails.
-    pub async fn host_list(
-        &self,
-        page: &Page<HostId>,
-    ) -> Result<Listing<HostStatus, HostId>, Error> {
+    pub async fn host_list(&self, page: &Page<HostId>) -> Result<Listing<Host, HostId>, Error> {
         let listing = self.inner.store.host_list(page).await?;
-        let items = listing
-            .items
-            .into_iter()
-            .map(|host| self.host_status(host))
-            .collect();
+        let hosts = listing.items.into_iter();
         Ok(Listing {
-            items,
+            items: hosts.map(|host| self.with_key_trouble(host)).collect(),
             next: listing.next,
         })
     }
@@ -54,7 +38,18 @@ impl Control {
             .await
     }
 
-    /// Puts a host back into placement, also one that was being drained.
+    /// Takes a host out of placement for good; nothing is moved or ended, so it is empty
+    /// once its environments have ended.
+    ///
+    /// # Errors
+    /// It is not registered, or the store fails.
+    pub async fn host_drain(&self, id: &HostId) -> Result<(), Error> {
+        self.host_set_state(id, HostState::Draining, AuditKind::HostDraining)
+            .await
+    }
+
+    /// Puts a host back into placement, also one that was being drained or that boots
+    /// had failed on.
     ///
     /// # Errors
     /// It is not registered, or the store fails.
@@ -72,7 +67,7 @@ impl Control {
         match self.inner.store.host_remove(id, audit).await? {
             HostRemoval::Removed => {
                 self.inner.providers.forget(id);
-                self.inner.reachability.forget(id);
+                self.inner.fleet.forget();
                 tracing::info!(host_id = %id, "host removed");
                 Ok(())
             }
@@ -94,17 +89,11 @@ impl Control {
         let audit = vec![AuditEntry::new(kind, id.as_str())];
         match self.inner.store.host_set_state(id, state, audit).await? {
             Some(_) => {
+                self.inner.fleet.forget();
                 tracing::info!(host_id = %id, state = state.as_str(), "host state set");
                 Ok(())
             }
             None => Err(Missing::Host(id.clone()).into()),
         }
-    }
-
-    /// A host with its last contact.
-    #[must_use]
-    pub fn host_status(&self, host: Host) -> HostStatus {
-        let agent = self.inner.reachability.get(&host.id);
-        HostStatus { host, agent }
     }
 }

@@ -1,6 +1,6 @@
 //! What a host offers: the operator's declaration over the agent's probe (api 8.1).
 
-use fuse_model::{Arch, Capacity};
+use fuse_model::{Arch, Capacity, GpuDevice, MigInstance};
 use fuse_wire_api::Capacity as Declared;
 use fuse_wire_host::Capacity as Probed;
 
@@ -18,7 +18,7 @@ pub(super) fn is_complete(declared: &Declared) -> bool {
     declared.cpus > 0 && declared.ram_mb > 0 && declared.storage_gb > 0
 }
 
-/// The declaration alone.
+/// The declaration as it is kept: zero and empty mean "take the probe".
 pub(super) fn declared_only(declared: &Declared) -> Capacity {
     Capacity {
         cpus: declared.cpus,
@@ -28,13 +28,64 @@ pub(super) fn declared_only(declared: &Declared) -> Capacity {
         arch: declared.arch.parse().ok(),
         gpus: declared.gpus,
         gpu_kind: declared.gpu_kind.clone(),
+        mig_profiles: declared.mig_profiles.clone(),
+        ..Capacity::default()
+    }
+}
+
+/// The GPU inventory of an agent, and what is odd about it next to the declaration.
+fn inventory(capacity: &mut Capacity, probed: &Probed, warnings: &mut Vec<String>) {
+    capacity.gpu_devices = probed.gpu_devices.iter().map(device).collect();
+    capacity.mig_instances = probed.mig_instances.iter().map(instance).collect();
+    for (profile, &count) in &capacity.mig_profiles {
+        let carved = capacity
+            .mig_instances
+            .iter()
+            .filter(|instance| instance.profile == *profile)
+            .count();
+        if i32::try_from(carved).is_ok_and(|carved| count > carved) && carved > 0 {
+            warnings.push(format!(
+                "declared mig_profiles[{profile}] ({count}) exceeds probed MIG instances ({carved})"
+            ));
+        }
+    }
+    if !capacity.mig_profiles.is_empty() && capacity.mig_instances.is_empty() {
+        warnings.push(
+            "mig_profiles are declared but the host agent reports no MIG instances; \
+             they are counted, not bound to instances"
+                .to_owned(),
+        );
+    }
+}
+
+fn device(found: &fuse_wire_host::GpuDevice) -> GpuDevice {
+    GpuDevice {
+        uuid: found.uuid.clone(),
+        model: found.model.clone(),
+        pci_bus_id: found.pci_bus_id.clone(),
+        memory_mb: i64::try_from(found.memory_mb).unwrap_or(i64::MAX),
+        driver_version: found.driver_version.clone(),
+        cuda_version: found.cuda_version.clone(),
+        compute_cap: found.compute_cap.clone(),
+        mig_capable: found.mig_capable,
+        mig_mode: found.mig_mode.clone(),
+        iommu_group: found.iommu_group.clone(),
+    }
+}
+
+fn instance(found: &fuse_wire_host::MigInstance) -> MigInstance {
+    MigInstance {
+        uuid: found.uuid.clone(),
+        profile: found.profile.to_lowercase(),
+        kind: found.kind.clone(),
+        parent_gpu_uuid: found.parent_gpu_uuid.clone(),
     }
 }
 
 /// The declaration, completed by the probe; a declaration above the probe stays and is
 /// warned about.
 pub(super) fn merge(
-    declared: &Declared,
+    declared: &Capacity,
     probed: &Probed,
 ) -> Result<(Capacity, Vec<String>), ArchContradiction> {
     let mut warnings = Vec::new();
@@ -66,28 +117,26 @@ pub(super) fn merge(
             kind.to_owned()
         }
     };
-    let arch = arch(declared, probed)?;
-    let vm_count = declared.vm_count;
-    Ok((
-        Capacity {
-            cpus,
-            ram_mb,
-            storage_gb,
-            vm_count,
-            arch,
-            gpus,
-            gpu_kind,
-        },
-        warnings,
-    ))
+    let mut capacity = Capacity {
+        cpus,
+        ram_mb,
+        storage_gb,
+        vm_count: declared.vm_count,
+        arch: arch(declared, probed)?,
+        gpus,
+        gpu_kind,
+        mig_profiles: declared.mig_profiles.clone(),
+        ..Capacity::default()
+    };
+    inventory(&mut capacity, probed, &mut warnings);
+    Ok((capacity, warnings))
 }
 
-fn arch(declared: &Declared, probed: &Probed) -> Result<Option<Arch>, ArchContradiction> {
+fn arch(declared: &Capacity, probed: &Probed) -> Result<Option<Arch>, ArchContradiction> {
     let probed_arch: Option<Arch> = probed.arch.parse().ok();
-    let declared_arch: Option<Arch> = declared.arch.parse().ok();
-    match (declared_arch, probed_arch) {
+    match (declared.arch, probed_arch) {
         (Some(wanted), Some(found)) if wanted != found => Err(ArchContradiction {
-            declared: declared.arch.clone(),
+            declared: wanted.to_string(),
             probed: probed.arch.clone(),
         }),
         (Some(wanted), _) => Ok(Some(wanted)),
@@ -105,17 +154,15 @@ mod tests {
             ram_mb: 65_536,
             storage_gb: 500,
             arch: "amd64".into(),
-            gpus: 0,
-            gpu_kind: None,
-            gpu_devices: Vec::new(),
+            ..Probed::default()
         }
     }
 
     #[test]
     fn nothing_declared_takes_the_probe() {
-        let declared = Declared {
+        let declared = Capacity {
             vm_count: 20,
-            ..Declared::default()
+            ..Capacity::default()
         };
         let (capacity, warnings) = merge(&declared, &probed()).unwrap();
         assert_eq!(
@@ -124,15 +171,15 @@ mod tests {
         );
         assert_eq!((capacity.vm_count, capacity.arch), (20, Some(Arch::Amd64)));
         assert!(warnings.is_empty());
-        assert!(!is_complete(&declared));
+        assert!(!is_complete(&Declared::default()));
     }
 
     #[test]
     fn a_declaration_above_the_probe_stays_with_a_warning() {
-        let declared = Declared {
+        let declared = Capacity {
             cpus: 32,
             ram_mb: 1024,
-            ..Declared::default()
+            ..Capacity::default()
         };
         let (capacity, warnings) = merge(&declared, &probed()).unwrap();
         assert_eq!((capacity.cpus, capacity.ram_mb), (32, 1024));
@@ -150,9 +197,9 @@ mod tests {
             ..probed()
         };
         let (capacity, warnings) = merge(
-            &Declared {
+            &Capacity {
                 gpu_kind: "h100".into(),
-                ..Declared::default()
+                ..Capacity::default()
             },
             &gpu,
         )
@@ -162,9 +209,9 @@ mod tests {
             warnings,
             ["declared gpu_kind (\"h100\") differs from probed host gpu_kind (\"a100\")"]
         );
-        let wrong = Declared {
-            arch: "arm64".into(),
-            ..Declared::default()
+        let wrong = Capacity {
+            arch: Some(Arch::Arm64),
+            ..Capacity::default()
         };
         assert_eq!(
             merge(&wrong, &probed()).unwrap_err().to_string(),
@@ -179,7 +226,7 @@ mod tests {
             ..probed()
         };
         assert_eq!(
-            merge(&Declared::default(), &huge).unwrap().0.ram_mb,
+            merge(&Capacity::default(), &huge).unwrap().0.ram_mb,
             i32::MAX
         );
     }

@@ -1,11 +1,16 @@
-//! Hosts: register (probe and merge), read, cordon, remove.
+//! Hosts: register (probe and merge), read, cordon, remove; watched, and explained.
 
+mod boots;
+mod explain;
 mod manage;
 mod merge;
 mod register;
+pub(crate) mod watch;
 
-pub use manage::HostStatus;
+pub use explain::{ExplainedHost, Explanation};
 pub use register::{RegisterError, Registration};
+
+pub(crate) use watch::Retries;
 
 /// Checks an agent URL before it is ever dialled.
 ///

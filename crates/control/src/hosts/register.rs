@@ -1,13 +1,22 @@
 //! Registers a host. The probe is the first contact with its agent, and so the check of
 //! its token: a host that could never be scheduled onto is not stored.
 
-use fuse_model::{AuditEntry, AuditKind, Backend, Capacity, ErrorKind, Host, HostId, Redacted};
+use fuse_model::{
+    AgentCheck, AuditEntry, AuditKind, Backend, Capacity, ErrorKind, Host, HostId, Redacted,
+};
 use fuse_store::{HostRegistration, Registered};
-use fuse_wire_api::RegisterHost;
+use fuse_wire_api::{Capacity as Declared, RegisterHost};
 use fuse_wire_host::{AgentUrl, AgentUrlError, HostError};
 
-use super::merge::{self, ArchContradiction};
-use crate::{Control, Error, error::chain};
+use super::{
+    merge::{self, ArchContradiction},
+    watch,
+};
+use crate::{
+    Control, Error,
+    error::{Missing, chain},
+    provider::ProviderError,
+};
 
 /// A host was refused.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +39,9 @@ pub enum RegisterError {
         "could not probe host capacity and cpus/ram_mb/storage_gb were not all declared explicitly: {0}"
     )]
     ProbeFailed(String),
+    /// A registered host's agent could not be asked.
+    #[error("could not probe host capacity: {0}")]
+    NotProbed(String),
     /// Another architecture than the agent says.
     #[error(transparent)]
     Arch(#[from] ArchContradiction),
@@ -66,7 +78,7 @@ impl RegisterError {
         match self {
             Self::Url(_) | Self::Arch(_) | Self::NotPositive { .. } => ErrorKind::Invalid,
             Self::TokenRejected { .. } => ErrorKind::Unauthenticated,
-            Self::ProbeFailed(_) => ErrorKind::Internal,
+            Self::ProbeFailed(_) | Self::NotProbed(_) => ErrorKind::Internal,
             Self::BackendInUse { .. } => ErrorKind::Conflict,
         }
     }
@@ -103,8 +115,15 @@ impl Control {
             .client(url.clone(), &token)
             .capacity()
             .await;
-        let reachable = probe.as_ref().err().map(|e| chain(e));
-        let (capacity, warnings) = settle(&request, backend, &url, probe)?;
+        let check = check_of(self.inner.store.now(), &probe);
+        let declared = merge::declared_only(&request.capacity);
+        let (capacity, warnings) = settle(&request.capacity, backend, &url, probe)?;
+        let mut audit = vec![
+            AuditEntry::new(AuditKind::HostRegistered, id.as_str())
+                .with("url", url.to_string())
+                .with("backend", backend.as_str()),
+        ];
+        audit.extend(overcommitted(&id, &warnings));
         let registration = HostRegistration {
             id: id.clone(),
             url: url.to_string(),
@@ -113,20 +132,13 @@ impl Control {
             backend,
             labels: request.labels,
             capacity,
+            declared,
+            check,
         };
-        let audit = AuditEntry::new(AuditKind::HostRegistered, id.as_str())
-            .with("url", url.to_string())
-            .with("backend", backend.as_str());
-        match self
-            .inner
-            .store
-            .host_upsert(registration, vec![audit])
-            .await?
-        {
+        match self.inner.store.host_upsert(registration, audit).await? {
             Registered::Stored(host) => {
                 self.inner.providers.forget(&id);
-                let contact = reachable.map_or_else(|| Ok(String::new()), Err);
-                self.inner.reachability.note(&id, contact);
+                self.inner.fleet.forget();
                 self.check_keys_again().await;
                 tracing::info!(host_id = %id, url = %url, "host registered");
                 Ok(Registration {
@@ -141,26 +153,110 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Asks a host's agent again what it has, and takes over what was not declared.
+    ///
+    /// # Errors
+    /// It is not registered, its agent does not answer or rejects the token, or the
+    /// store fails.
+    pub async fn host_probe(&self, id: &HostId) -> Result<Registration, Error> {
+        let (control, id) = (self.clone(), id.clone());
+        self.detached(async move { control.probe(&id).await }).await
+    }
+
+    async fn probe(&self, id: &HostId) -> Result<Registration, Error> {
+        let missing = || Missing::Host(id.clone());
+        let store = &self.inner.store;
+        let host = store.host_get(id).await?.ok_or_else(missing)?;
+        let mut declared = store.host_declared(id).await?.ok_or_else(missing)?;
+        // Policy; and hosts that were registered before declarations were kept have none.
+        declared.vm_count = host.capacity.vm_count;
+        declared.mig_profiles = host.capacity.mig_profiles.clone();
+        let (_, provider) = self.inner.providers.of(Some(id)).await?;
+        let found = match provider.capacity().await {
+            Ok(found) => found.unwrap_or_default(),
+            Err(e) => return Err(self.probe_failed(&host, e).await),
+        };
+        let (capacity, warnings) = merge::merge(&declared, &found).map_err(RegisterError::Arch)?;
+        check_positive(&capacity)?;
+        let check = watch::check(store.now(), Ok(Some(found)));
+        let audit = overcommitted(id, &warnings).into_iter().collect();
+        let stored = store.host_set_capacity(id, capacity, check, audit).await?;
+        self.inner.fleet.forget();
+        Ok(Registration {
+            host: stored.ok_or_else(missing)?,
+            warnings,
+        })
+    }
+
+    async fn probe_failed(&self, host: &Host, error: ProviderError) -> Error {
+        let text = error.chain();
+        let check = watch::check(self.inner.store.now(), Err(text.clone()));
+        let checks = vec![(host.id.clone(), check)];
+        if let Err(e) = self.inner.store.host_checks_store(checks, Vec::new()).await {
+            tracing::warn!(host_id = %host.id, error = %chain(&e), "cannot store a check");
+        }
+        match error {
+            ProviderError::Host(HostError::Unauthorized { agent }) => {
+                RegisterError::TokenRejected {
+                    url: agent.to_string(),
+                    variable: token_variable(host.backend),
+                }
+            }
+            ProviderError::Host(_) | ProviderError::Unsupported { .. } => {
+                RegisterError::NotProbed(text)
+            }
+        }
+        .into()
+    }
+}
+
+fn check_of(
+    now: jiff::Timestamp,
+    probe: &Result<fuse_wire_host::Capacity, HostError>,
+) -> AgentCheck {
+    let found = match probe {
+        Ok(capacity) => Ok(Some(capacity.clone())),
+        Err(e) => Err(chain(e)),
+    };
+    watch::check(now, found)
+}
+
+/// The entry for a declaration above what the host has.
+fn overcommitted(id: &HostId, warnings: &[String]) -> Option<AuditEntry> {
+    let above: Vec<&str> = warnings
+        .iter()
+        .map(String::as_str)
+        .filter(|warning| warning.contains(" exceeds probed "))
+        .collect();
+    (!above.is_empty())
+        .then(|| AuditEntry::new(AuditKind::HostOvercommitted, id.as_str()).with("reasons", above))
+}
+
+/// Where the agent of a backend finds its token.
+fn token_variable(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Firecracker => "FC_AGENT_TOKEN",
+        Backend::Qemu => "QEMU_AGENT_TOKEN",
+    }
+}
+
 /// Declaration and probe to capacity, or a refusal.
 fn settle(
-    request: &RegisterHost,
+    request: &Declared,
     backend: Backend,
     url: &AgentUrl,
     probe: Result<fuse_wire_host::Capacity, HostError>,
 ) -> Result<(Capacity, Vec<String>), RegisterError> {
     let (capacity, warnings) = match probe {
-        Ok(probed) => merge::merge(&request.capacity, &probed)?,
+        Ok(probed) => merge::merge(&merge::declared_only(request), &probed)?,
         Err(HostError::Unauthorized { .. }) => {
-            let variable = match backend {
-                Backend::Firecracker => "FC_AGENT_TOKEN",
-                Backend::Qemu => "QEMU_AGENT_TOKEN",
-            };
             return Err(RegisterError::TokenRejected {
                 url: url.to_string(),
-                variable,
+                variable: token_variable(backend),
             });
         }
-        Err(e) if !merge::is_complete(&request.capacity) => {
+        Err(e) if !merge::is_complete(request) => {
             return Err(RegisterError::ProbeFailed(chain(&e)));
         }
         Err(e) => {
@@ -168,22 +264,27 @@ fn settle(
                 "could not verify host agent at {url} ({}); registering with declared capacity",
                 chain(&e)
             )];
-            if backend == Backend::Qemu && request.capacity.gpus <= 0 {
+            if backend == Backend::Qemu && request.gpus <= 0 {
                 warnings.push(
                     "no gpus were declared and none could be probed; the host offers no GPU"
                         .to_owned(),
                 );
             }
-            (merge::declared_only(&request.capacity), warnings)
+            (merge::declared_only(request), warnings)
         }
     };
+    check_positive(&capacity)?;
+    Ok((capacity, warnings))
+}
+
+fn check_positive(capacity: &Capacity) -> Result<(), RegisterError> {
     let Capacity {
         cpus,
         ram_mb,
         storage_gb,
         vm_count,
         ..
-    } = capacity;
+    } = *capacity;
     if cpus <= 0 || ram_mb <= 0 || storage_gb <= 0 || vm_count <= 0 {
         return Err(RegisterError::NotPositive {
             cpus,
@@ -192,5 +293,5 @@ fn settle(
             vm_count,
         });
     }
-    Ok((capacity, warnings))
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
 use fuse_wire_host::{
-    CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostError, StartAgentRequest,
+    Capacity, CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostError, StartAgentRequest,
     UploadRequest, VmState, VmView,
     attach::Request as AttachRequest,
     client::AttachStream,
@@ -11,7 +11,7 @@ use fuse_wire_host::{
     start_agent, text,
 };
 
-use super::{FoundVm, Inventory, NewVm, Provider, ProviderError};
+use super::{FoundVm, NewVm, Provider, ProviderError};
 
 /// VMs of one host.
 #[derive(Debug, Clone)]
@@ -43,6 +43,7 @@ impl AgentProvider {
 fn create_request(vm: NewVm<'_>) -> CreateVmRequest {
     let text = |value: &str| (!value.is_empty()).then(|| value.to_owned());
     let size = |value: i32| u32::try_from(value).ok().filter(|n| *n > 0);
+    let whole = vm.spec.gpu_profile.is_empty();
     CreateVmRequest {
         name: Some(vm.id.to_string()),
         cpus: size(vm.spec.cpus),
@@ -52,6 +53,19 @@ fn create_request(vm: NewVm<'_>) -> CreateVmRequest {
         image: text(&vm.spec.image),
         owner: Some(vm.owner.to_string()),
         seed_snapshot: vm.seed.map(ToString::to_string),
+        gpus: size(vm.spec.gpus),
+        gpu_kind: text(&vm.spec.gpu_kind),
+        gpu_profile: text(&vm.spec.gpu_profile),
+        gpu_uuids: if whole {
+            vm.gpu_uuids.to_vec()
+        } else {
+            Vec::new()
+        },
+        mig_instance_uuids: if whole {
+            Vec::new()
+        } else {
+            vm.gpu_uuids.to_vec()
+        },
         ..CreateVmRequest::default()
     }
 }
@@ -99,6 +113,10 @@ fn endpoint(published: start_agent::Endpoint) -> Endpoint {
 impl Provider for AgentProvider {
     fn has_guest(&self) -> bool {
         true
+    }
+
+    async fn capacity(&self) -> Result<Option<Capacity>, ProviderError> {
+        Ok(Some(self.client.capacity().await?))
     }
 
     async fn create(&self, vm: NewVm<'_>) -> Result<FoundVm, ProviderError> {
@@ -209,12 +227,9 @@ impl Provider for AgentProvider {
         }
     }
 
-    async fn list(&self, prefix: &str) -> Result<Option<Inventory>, ProviderError> {
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError> {
         let list = self.client.list(prefix).await?;
-        Ok(Some(Inventory {
-            vms: list.vms.into_iter().map(found).collect(),
-            version: list.version,
-        }))
+        Ok(Some(list.vms.into_iter().map(found).collect()))
     }
 
     async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError> {

@@ -13,7 +13,7 @@ use std::fmt;
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, EnvironmentSpec, ErrorKind, FleetId, SnapshotId};
 use fuse_wire_host::{
-    ExecRequest, ExecResponse, FileUpload, HostError, StartAgentRequest, UploadRequest,
+    Capacity, ExecRequest, ExecResponse, FileUpload, HostError, StartAgentRequest, UploadRequest,
     attach::Request as AttachRequest,
     client::AttachStream,
     snapshot::{Snapshot, SnapshotRequest},
@@ -68,6 +68,8 @@ pub(crate) struct NewVm<'a> {
     pub(crate) owner: &'a FleetId,
     /// The snapshot whose disk it starts with, if any.
     pub(crate) seed: Option<&'a SnapshotId>,
+    /// The GPU units that are its own, where the host has an inventory.
+    pub(crate) gpu_uuids: &'a [String],
 }
 
 /// A VM that a provider has.
@@ -91,6 +93,9 @@ pub(crate) struct FoundVm {
 pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// Whether VMs have a guest: files, commands and a guest agent.
     fn has_guest(&self) -> bool;
+
+    /// What the host has; `None` from a provider without one.
+    async fn capacity(&self) -> Result<Option<Capacity>, ProviderError>;
 
     /// Makes a VM and answers once its guest does.
     async fn create(&self, vm: NewVm<'_>) -> Result<FoundVm, ProviderError>;
@@ -152,19 +157,10 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
 
     /// Every VM whose name starts with `prefix`; `None` from a provider that keeps no
     /// inventory, so that absence proves nothing.
-    async fn list(&self, prefix: &str) -> Result<Option<Inventory>, ProviderError>;
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError>;
 
     /// Removes a VM; one that does not exist counts as removed.
     async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError>;
-}
-
-/// What a host says of itself.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Inventory {
-    /// Its VMs.
-    pub(crate) vms: Vec<FoundVm>,
-    /// Release of its agent; empty when it does not say.
-    pub(crate) version: String,
 }
 
 /// One call with many files.

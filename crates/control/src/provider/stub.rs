@@ -5,13 +5,13 @@
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
 use fuse_wire_host::{
-    ExecRequest, ExecResponse, StartAgentRequest, UploadRequest,
+    Capacity, ExecRequest, ExecResponse, StartAgentRequest, UploadRequest,
     attach::Request as AttachRequest,
     client::AttachStream,
     snapshot::{Snapshot, SnapshotRequest},
 };
 
-use super::{FoundVm, Inventory, NewVm, Provider, ProviderError};
+use super::{FoundVm, NewVm, Provider, ProviderError};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,6 +35,10 @@ fn found(vm: &EnvironmentId) -> FoundVm {
 impl Provider for StubProvider {
     fn has_guest(&self) -> bool {
         false
+    }
+
+    async fn capacity(&self) -> Result<Option<Capacity>, ProviderError> {
+        Ok(None)
     }
 
     async fn create(&self, vm: NewVm<'_>) -> Result<FoundVm, ProviderError> {
@@ -112,7 +116,7 @@ impl Provider for StubProvider {
         Ok(Some(found(vm)))
     }
 
-    async fn list(&self, _prefix: &str) -> Result<Option<Inventory>, ProviderError> {
+    async fn list(&self, _prefix: &str) -> Result<Option<Vec<FoundVm>>, ProviderError> {
         Ok(None)
     }
 

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, HostId};
+use fuse_model::{Environment, EnvironmentId, HostId};
 use fuse_planner::{Listed, Listing, Tracked};
 use fuse_store::{EnvironmentFilter, Page, StoreError};
 use futures_util::{StreamExt as _, stream};
@@ -178,7 +178,8 @@ impl Control {
             Err(e) => {
                 let key = host.map_or_else(|| "default".to_owned(), |id| format!("host:{id}"));
                 if let Some(host) = host {
-                    self.note_contact(host, Err(chain(&e))).await;
+                    tracing::warn!(host_id = %host, error = %chain(&e), "cannot use a host");
+                    self.count_list_error(host);
                 }
                 listings.insert(key.clone(), Listing::Unknown);
                 key
@@ -199,19 +200,16 @@ impl Control {
         let mut answers = stream::iter(questions).buffer_unordered(ASK_PARALLEL);
         let mut listings = BTreeMap::new();
         while let Some((key, answer)) = answers.next().await {
-            let contact = match &answer {
-                Ok(Some(inventory)) => Ok(inventory.version.clone()),
-                Ok(None) => Ok(String::new()),
-                Err(e) => Err(e.chain()),
-            };
-            for host in sites.get(&key).into_iter().flat_map(|site| &site.hosts) {
-                self.note_contact(host, contact.clone()).await;
+            if let Err(e) = &answer {
+                tracing::debug!(agent = key, error = %e.chain(), "cannot list the VMs of a host");
+                for host in sites.get(&key).into_iter().flat_map(|site| &site.hosts) {
+                    self.count_list_error(host);
+                }
             }
             let listing = match answer {
-                Ok(Some(inventory)) => Listing::Vms(
-                    inventory
-                        .vms
-                        .into_iter()
+                Ok(Some(vms)) => Listing::Vms(
+                    vms.into_iter()
+                        .filter(|vm| !self.inner.retries.has_vm(&vm.id))
                         .map(|vm| Listed {
                             id: vm.id,
                             owner: vm.owner,
@@ -228,37 +226,9 @@ impl Control {
         listings
     }
 
-    /// Notes whether a host's agent answers and of which release it is, or why it does not, and tells when that
-    /// changed.
-    async fn note_contact(&self, host: &HostId, contact: Result<String, String>) {
-        let error = contact.as_ref().err().cloned();
-        if error.is_some() {
-            let errors = &self.inner.metrics.list_errors;
-            errors.with_label_values(&[host.as_str()]).inc();
-        }
-        let known = self.inner.reachability.get(host).is_some();
-        let changed = self.inner.reachability.note(host, contact);
-        if !changed {
-            return;
-        }
-        let kind = match &error {
-            Some(error) => {
-                tracing::warn!(host_id = %host, error, "the agent of a host does not answer");
-                AuditKind::HostUnreachable
-            }
-            // The first contact is no news when it works.
-            None if !known => return,
-            None => {
-                tracing::info!(host_id = %host, "the agent of a host answers again");
-                AuditKind::HostReachable
-            }
-        };
-        let mut entry = AuditEntry::new(kind, host.as_str());
-        if let Some(error) = error {
-            entry = entry.with("error", error);
-        }
-        if let Err(e) = self.inner.store.audit_insert(vec![entry]).await {
-            tracing::warn!(host_id = %host, error = %chain(&e), "cannot write an audit entry");
-        }
+    /// The watch over hosts tells people; here it is counted.
+    fn count_list_error(&self, host: &HostId) {
+        let errors = &self.inner.metrics.list_errors;
+        errors.with_label_values(&[host.as_str()]).inc();
     }
 }

@@ -68,6 +68,17 @@ impl Control {
         }
     }
 
+    /// Whether this replica is the one that looks after the fleet. Taking the lease here
+    /// too is harmless: it is the same holder, and its epoch moves only with that.
+    pub(crate) async fn holds_reconcile_lease(&self) -> Result<bool, StoreError> {
+        let lease = self
+            .inner
+            .store
+            .lease_acquire(LEASE, self.lease_ttl())
+            .await?;
+        Ok(lease.is_some())
+    }
+
     /// One cycle, if the lease can be had.
     async fn turn(&self, state: &mut State) {
         self.check_keys_again().await;
@@ -141,10 +152,6 @@ impl Control {
     async fn show_hosts(&self) {
         match self.inner.store.host_list_all().await {
             Ok(hosts) => {
-                let hosts: Vec<_> = hosts
-                    .into_iter()
-                    .map(|host| self.host_status(host))
-                    .collect();
                 self.inner.metrics.show_hosts(&hosts);
             }
             Err(e) => log(&e, "cannot read the hosts for their metrics"),

@@ -31,10 +31,11 @@ pub(super) async fn health(State(app): State<App>) -> Json<Health> {
 }
 
 pub(super) async fn capacity(State(app): State<App>) -> Answer<Capacity> {
-    let capacity = capacity::read(&app.config.paths.state);
-    capacity
-        .map(Json)
-        .map_err(|error| ApiError::internal(&error))
+    let mut capacity =
+        capacity::read(&app.config.paths.state).map_err(|error| ApiError::internal(&error))?;
+    capacity.version = Some(crate::VERSION.to_owned());
+    capacity.guests = u32::try_from(app.registry.list("").len()).ok();
+    Ok(Json(capacity))
 }
 
 pub(super) async fn create(

@@ -98,6 +98,17 @@ pub struct Args {
     /// Let API keys reach only what they made themselves [env: ORCH_SCOPE_KEYS_TO_OWNER]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub scope_keys_to_owner: Option<String>,
+    /// Whether hosts whose agent does not answer get no placements
+    /// [env: ORCH_EXCLUDE_UNREACHABLE_HOSTS] [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub exclude_unreachable_hosts: Option<String>,
+    /// Time between two checks of a host [env: ORCH_HOST_CHECK_INTERVAL_SECONDS] [default: 10s]
+    #[arg(long, value_name = "DURATION")]
+    pub host_check_interval: Option<String>,
+    /// Boots that fail in a row until a host gets no placements; 0 = off
+    /// [env: ORCH_QUARANTINE_AFTER] [default: 3]
+    #[arg(long, value_name = "N")]
+    pub quarantine_after: Option<String>,
 }
 
 /// What to do instead of serving.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fuse_control::Settings;
+use fuse_control::{Policy, Settings};
 use fuse_model::Redacted;
 use fuse_wire_host::AgentUrl;
 
@@ -236,6 +236,8 @@ fn settings(
 ) -> Result<Settings, ConfigError> {
     let default = Settings::default();
     let (script_timeout, max_script_timeout) = script_timeouts(source, args, timeouts)?;
+    let (exclude_unreachable_hosts, host_check_interval, quarantine_after) =
+        watch_over_hosts(source, args)?;
     Ok(Settings {
         vm_prefix: vm_prefix(source.text(args.vm_prefix.clone(), "ORCH_VM_PREFIX"))?
             .unwrap_or(default.vm_prefix),
@@ -243,16 +245,10 @@ fn settings(
         script_timeout,
         max_script_timeout,
         agent_download_url: source.env("AGENT_DOWNLOAD_URL"),
-        placement_policy: source
-            .text(args.placement_policy.clone(), "ORCH_PLACEMENT_POLICY")
-            .unwrap_or_default()
-            .parse()
-            .map_err(|e| {
-                bad(
-                    "ORCH_PLACEMENT_POLICY",
-                    format!("{e} (expected spread or binpack)"),
-                )
-            })?,
+        placement_policy: placement_policy(source, args)?,
+        exclude_unreachable_hosts,
+        host_check_interval,
+        quarantine_after,
         reconcile_interval: positive(
             "ORCH_RECONCILE_INTERVAL_SECONDS",
             source.duration(
@@ -321,6 +317,44 @@ fn whole_number<T: std::str::FromStr>(
     };
     text.parse()
         .map_err(|_| bad(name, format!("{text:?} is not a whole number")))
+}
+
+fn placement_policy(source: &Source<'_>, args: &Args) -> Result<Policy, ConfigError> {
+    let text = source.text(args.placement_policy.clone(), "ORCH_PLACEMENT_POLICY");
+    text.unwrap_or_default().parse().map_err(|e| {
+        bad(
+            "ORCH_PLACEMENT_POLICY",
+            format!("{e} (expected spread or binpack)"),
+        )
+    })
+}
+
+/// Whether hosts that do not answer are left out, how often they are asked, and how many
+/// boots may fail on one.
+fn watch_over_hosts(
+    source: &Source<'_>,
+    args: &Args,
+) -> Result<(bool, Duration, u32), ConfigError> {
+    let default = Settings::default();
+    let exclude = source.switch(
+        args.exclude_unreachable_hosts.clone(),
+        "ORCH_EXCLUDE_UNREACHABLE_HOSTS",
+    )?;
+    let interval = source.duration(
+        (args.host_check_interval.clone(), "--host-check-interval"),
+        Some("ORCH_HOST_CHECK_INTERVAL_SECONDS"),
+        default.host_check_interval,
+    )?;
+    let quarantine_after = source.text(args.quarantine_after.clone(), "ORCH_QUARANTINE_AFTER");
+    Ok((
+        exclude.unwrap_or(default.exclude_unreachable_hosts),
+        positive("ORCH_HOST_CHECK_INTERVAL_SECONDS", interval)?,
+        whole_number(
+            quarantine_after,
+            "ORCH_QUARANTINE_AFTER",
+            default.quarantine_after,
+        )?,
+    ))
 }
 
 fn positive(name: &'static str, duration: Duration) -> Result<Duration, ConfigError> {

@@ -228,3 +228,28 @@ fn secrets_are_not_in_debug_output() {
         "{text}"
     );
 }
+
+#[test]
+fn the_watch_over_hosts_is_on_unless_told_otherwise() {
+    let settings = resolve(Args::default(), &[]).unwrap().settings;
+    assert!(settings.exclude_unreachable_hosts);
+    assert_eq!(settings.host_check_interval, Duration::from_secs(10));
+    assert_eq!(settings.quarantine_after, 3);
+    let env = [
+        ("ORCH_EXCLUDE_UNREACHABLE_HOSTS", "no"),
+        ("ORCH_HOST_CHECK_INTERVAL_SECONDS", "2"),
+        ("ORCH_QUARANTINE_AFTER", "0"),
+    ];
+    let settings = resolve(Args::default(), &env).unwrap().settings;
+    assert!(!settings.exclude_unreachable_hosts);
+    assert_eq!(settings.host_check_interval, Duration::from_secs(2));
+    assert_eq!(settings.quarantine_after, 0);
+    for (name, value) in [
+        ("ORCH_EXCLUDE_UNREACHABLE_HOSTS", "perhaps"),
+        ("ORCH_HOST_CHECK_INTERVAL_SECONDS", "0"),
+        ("ORCH_QUARANTINE_AFTER", "-1"),
+    ] {
+        let error = resolve(Args::default(), &[(name, value)]).unwrap_err();
+        assert!(error.starts_with(name), "{error}");
+    }
+}

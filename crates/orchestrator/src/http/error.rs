@@ -229,7 +229,7 @@ fn status_and_code(error: &Error) -> (StatusCode, ErrorCode) {
             RegisterError::TokenRejected { .. } => {
                 return (StatusCode::BAD_GATEWAY, ErrorCode::Unauthorized);
             }
-            RegisterError::ProbeFailed(_) => {
+            RegisterError::ProbeFailed(_) | RegisterError::NotProbed(_) => {
                 return (StatusCode::BAD_GATEWAY, ErrorCode::Internal);
             }
             RegisterError::Url(_)

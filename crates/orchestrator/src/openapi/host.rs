@@ -1,6 +1,9 @@
 //! Hosts.
 
-use fuse_wire_api::{Host, HostList, MAX_BODY_SMALL, RegisterHost};
+use fuse_wire_api::{
+    ExplainPlacement, Host, HostList, MAX_BODY_LARGE, MAX_BODY_SMALL, PlacementExplanation,
+    RegisterHost,
+};
 use serde_json::{Value, json};
 
 use super::operation::{Call, Operation};
@@ -59,11 +62,60 @@ fn actions() -> Vec<(&'static str, Call)> {
         (
             "uncordon",
             Call::new("Let a host have environments again")
-                .about("Also ends `draining`.")
+                .about("Also ends `draining`, and forgets boots that failed there.")
                 .empty(204, "Active.")
                 .error(404, "not_found", "no such host"),
         ),
+        (
+            "drain",
+            Call::new("Take a host out of placement for good")
+                .about(
+                    "Nothing is moved or ended: the host is empty once its environments have \
+                     ended. The only `evict` is `none`, which is also meant when it is absent.",
+                )
+                .empty(204, "Draining.")
+                .error(400, "invalid_argument", "an unknown `evict`")
+                .error(404, "not_found", "no such host"),
+        ),
+        (
+            "probe",
+            Call::new("Ask a host's agent again what the host has")
+                .about("What was declared stays; `warnings` says where it is more.")
+                .json::<Host>(200, "The host as it is now.", host())
+                .error(404, "not_found", "no such host")
+                .error(502, "unauthorized", "the agent does not take the token")
+                .error(502, "internal", "the agent does not answer"),
+        ),
     ]
+}
+
+pub(super) fn placement() -> Vec<Operation> {
+    let example = json!({
+        "policy": "spread", "host_id": "host-1", "rejected": {"state": 1},
+        "hosts": [
+            {"host_id": "host-1", "state": "active", "eligible": true, "rank": 1,
+             "score": 431_072, "free_cpus": 30, "free_ram_mb": 131_072,
+             "free_storage_gb": 890, "free_vms": 39},
+            {"host_id": "host-2", "state": "cordoned", "eligible": false,
+             "score": 431_072, "free_cpus": 30, "free_ram_mb": 131_072,
+             "free_storage_gb": 890, "free_vms": 39,
+             "gate": "state", "reason": "is cordoned, not active"},
+        ],
+    });
+    vec![Operation::new(
+        ("POST", "/v1/placement/explain"),
+        "explainPlacement",
+        HOSTS,
+        Call::new("Where an environment would go, and why not elsewhere")
+            .about(
+                "Nothing is created. The body of a create may be sent as it is: all but `spec` \
+                 is passed over. A request that no host takes is answered with 200 and `error`.",
+            )
+            .body::<ExplainPlacement>(MAX_BODY_LARGE, json!({"spec": {"cpus": 2}}))
+            .json::<PlacementExplanation>(200, "Every host with its verdict.", example)
+            .error(400, "invalid_argument", "the spec breaks a rule")
+            .error(404, "not_found", "the pinned host is not registered"),
+    )]
 }
 
 fn register() -> Call {

@@ -44,6 +44,7 @@ fn operations() -> Vec<Operation> {
         snapshot::operations(),
         record::operations(),
         host::operations(),
+        host::placement(),
     ]
     .into_iter()
     .flatten()

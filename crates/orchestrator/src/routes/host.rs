@@ -7,7 +7,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse as _, Response},
 };
-use fuse_control::check_agent_url;
+use fuse_control::{Registration, check_agent_url};
 use fuse_model::HostId;
 use fuse_store::Page;
 use fuse_wire_api::{Host, HostList, IdCursor, RegisterHost, page_limit};
@@ -26,9 +26,13 @@ pub(super) async fn register(
     let mut request: RegisterHost = read_required(body, Limit::Small).await?;
     request.check(check_agent_url)?;
     let registration = app.control.host_register(request).await?;
-    let mut view = views::host(app.control.host_status(registration.host));
+    Ok((StatusCode::CREATED, Json(with_warnings(registration))))
+}
+
+fn with_warnings(registration: Registration) -> Host {
+    let mut view = views::host(registration.host);
     view.warnings = registration.warnings;
-    Ok((StatusCode::CREATED, Json(view)))
+    view
 }
 
 pub(super) async fn get(State(app): State<App>, id: Id) -> Result<Json<Host>, ApiError> {
@@ -63,6 +67,14 @@ pub(super) async fn act(
     match query.get("action") {
         Some("cordon") => app.control.host_cordon(&id).await?,
         Some("uncordon") => app.control.host_uncordon(&id).await?,
+        Some("drain") => match query.get("evict").unwrap_or_default() {
+            "" | "none" => app.control.host_drain(&id).await?,
+            _ => return Err(ApiError::invalid("evict must be \"none\"")),
+        },
+        Some("probe") => {
+            let probed = app.control.host_probe(&id).await?;
+            return Ok(Json(with_warnings(probed)).into_response());
+        }
         _ => return Err(ApiError::unknown_action()),
     }
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -9,6 +9,7 @@ mod event;
 mod host;
 mod lifecycle;
 mod once;
+mod placement;
 mod service;
 mod session;
 mod snapshot;
@@ -85,6 +86,7 @@ pub(crate) fn table() -> Vec<Route> {
         GET    "/v1/hosts/{hostId}"             => host::get;
         POST   "/v1/hosts/{hostId}"             => host::act, master "host mutations require the master token";
         DELETE "/v1/hosts/{hostId}"             => host::remove, master "host removal requires the master token";
+        POST   "/v1/placement/explain"          => placement::explain;
         GET    "/v1/api-keys"                   => api_key::list, master "API key management requires the master token";
         POST   "/v1/api-keys"                   => api_key::create, master "API key management requires the master token";
         DELETE "/v1/api-keys/{id}"              => api_key::revoke, master "API key management requires the master token";

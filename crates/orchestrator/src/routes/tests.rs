@@ -166,7 +166,27 @@ const ROWS: &[Row] = &[
         404,
     )
     .master(MUTATE),
+    any(
+        "POST",
+        "/v1/hosts/{hostId}",
+        "/v1/hosts/x?action=drain",
+        404,
+    )
+    .master(MUTATE),
+    any(
+        "POST",
+        "/v1/hosts/{hostId}",
+        "/v1/hosts/x?action=probe",
+        404,
+    )
+    .master(MUTATE),
     any("DELETE", "/v1/hosts/{hostId}", "/v1/hosts/x", 404).master(REMOVE),
+    any(
+        "POST",
+        "/v1/placement/explain",
+        "/v1/placement/explain",
+        400,
+    ),
     any("GET", "/v1/api-keys", "/v1/api-keys", 200).master(KEYS),
     any("POST", "/v1/api-keys", "/v1/api-keys", 201).master(KEYS),
     any("DELETE", "/v1/api-keys/{id}", "/v1/api-keys/x", 404).master(KEYS),

@@ -42,6 +42,7 @@ const CONTRACT: &[(&str, &str, &[&str])] = &[
     ),
     ("http_requests_in_flight", "gauge", &[]),
     ("host_reachable", "gauge", &["host"]),
+    ("host_quarantined", "gauge", &["host"]),
     ("host_capacity", "gauge", &["host", "resource"]),
     ("host_allocated", "gauge", &["host", "resource"]),
     ("reconcile_host_list_errors_total", "counter", &["host"]),

@@ -102,6 +102,7 @@ async fn a_host_that_does_not_answer_loses_nothing() {
     let (fuse, mut agent) = with_agent(Options {
         settings: Settings {
             reconcile_interval: Duration::from_millis(50),
+            host_check_interval: Duration::from_millis(50),
             ..settings()
         },
         ..Options::default()

@@ -13,6 +13,7 @@ fn options(dir: &tempfile::TempDir) -> Options {
     Options {
         settings: Settings {
             reconcile_interval: Duration::from_millis(100),
+            host_check_interval: Duration::from_millis(100),
             ..Settings::default()
         },
         ..Options::file(dir.path())

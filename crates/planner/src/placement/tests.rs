@@ -1,6 +1,8 @@
 //! Texts and order by example; the rules that must hold for any fleet by property.
 
-use fuse_model::{Allocated, Arch, Backend, Capacity, Labels, now};
+use fuse_model::{
+    AgentCheck, Allocated, Arch, Backend, Capacity, FailedBoots, HostState, Labels, now,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -24,6 +26,29 @@ fn host(id: &str) -> Host {
         last_seen: now(),
         created_at: now(),
         updated_at: now(),
+        agent: None,
+        failed_boots: None,
+    }
+}
+
+fn check(error: Option<&str>) -> AgentCheck {
+    AgentCheck {
+        checked_at: now(),
+        changed_at: now(),
+        error: error.map(str::to_owned),
+        version: String::new(),
+        guests: None,
+        disk_free_gb: None,
+    }
+}
+
+fn quarantine() -> FailedBoots {
+    FailedBoots {
+        count: 3,
+        last_error: "no kvm".to_owned(),
+        quarantined_at: Some(now()),
+        retry_at: None,
+        retries: 0,
     }
 }
 
@@ -134,6 +159,14 @@ fn every_gate_says_its_text() {
     assert_eq!(
         reason(&|_, h| h.state = HostState::Cordoned),
         "is cordoned, not active"
+    );
+    assert_eq!(
+        reason(&|_, h| h.agent = Some(check(Some("connection refused")))),
+        "does not answer: connection refused"
+    );
+    assert_eq!(
+        reason(&|_, h| h.failed_boots = Some(quarantine())),
+        "is quarantined: 3 boots in a row failed, the last one: no kvm"
     );
     assert_eq!(
         reason(&|s, _| s.region = "eu".to_owned()),
@@ -277,6 +310,8 @@ fn the_list_is_bounded_and_holds_the_best() {
     assert_eq!(scores, best[..MAX_CANDIDATES]);
 }
 
+mod gpus;
+
 fn any_host() -> impl Strategy<Value = Host> {
     let shape = (0..12i32, 0..12i32, 0..4i32, 0..4i32, 0..3i32, 0..3i32);
     let kind = (
@@ -299,10 +334,14 @@ fn any_host() -> impl Strategy<Value = Host> {
         host.region = ["us", "eu"][region].to_owned();
         host.capacity.arch = [None, Some(Arch::Amd64), Some(Arch::Arm64)][arch];
         host.labels = labels(&[("disk", ["hdd", "ssd", "nvme"][label])]);
+        host.agent =
+            [None, Some(check(None)), Some(check(Some("gone")))][(id % 7).min(2) as usize].clone();
+        host.failed_boots = (id % 11 == 0).then(quarantine);
         if qemu {
             host.backend = Backend::Qemu;
             host.capacity.gpus = gpus;
             host.allocated.gpus = used_gpus;
+            gpus::fill(&mut host, id);
         }
         host
     })
@@ -317,8 +356,8 @@ fn any_fleet() -> impl Strategy<Value = Vec<Host>> {
 }
 
 fn any_spec() -> impl Strategy<Value = EnvironmentSpec> {
-    (0..6i32, 0..3usize, 0..3usize, 0..3usize, 0..3i32).prop_map(
-        |(cpus, region, arch, label, gpus)| EnvironmentSpec {
+    (0..6i32, 0..3usize, 0..3usize, 0..3usize, 0..3i32, 0..3usize).prop_map(
+        |(cpus, region, arch, label, gpus, profile)| EnvironmentSpec {
             cpus,
             ram_mb: cpus * 500,
             storage_gb: 1,
@@ -330,6 +369,12 @@ fn any_spec() -> impl Strategy<Value = EnvironmentSpec> {
                 labels(&[("disk", ["", "ssd", "nvme"][label])])
             },
             gpus: (gpus - 1).max(0),
+            gpu_profile: if gpus > 1 {
+                ["", "", "1g.10gb"][profile].to_owned()
+            } else {
+                String::new()
+            },
+            gpu_kind: ["", "a100", ""][label].to_owned(),
             ..EnvironmentSpec::default()
         },
     )
@@ -372,7 +417,7 @@ proptest! {
             prop_assert_eq!(host.state, HostState::Active);
             prop_assert!(free.cpus >= spec.cpus && free.ram_mb >= spec.ram_mb);
             prop_assert!(free.storage_gb >= spec.storage_gb && host.free_slots() >= 1);
-            prop_assert!(spec.gpus == 0 || free.gpus >= spec.gpus);
+            prop_assert!(free.gpus >= spec.resources().gpus);
             prop_assert!(spec.region.is_empty() || spec.region == host.region);
             prop_assert!(spec.arch.is_none_or(|arch| arch == host.arch()));
             let alone = std::slice::from_ref(host);

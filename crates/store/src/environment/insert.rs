@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fuse_model::{
-    AuditEntry, AuditKind, Environment, EnvironmentId, HostId, OperationKind, Probe, State, TaskId,
-    TaskStatus, Version,
+    AuditEntry, AuditKind, Environment, EnvironmentId, EnvironmentSpec, HostId, OperationKind,
+    Probe, State, TaskId, TaskStatus, Version,
 };
 
 use super::change::taken;
 use super::health::initial;
-use crate::effects::Charge;
-use crate::host::{charge_in_tx, credit_in_tx};
+use crate::effects::{Charge, GpuUnits};
+use crate::host::{bind_in_tx, charge_in_tx, credit_in_tx};
 use crate::idempotency::claim_in_tx;
 use crate::multi_row::{MultiRow, rounds};
 use crate::sql::{Bind, Row, binds, to_json};
@@ -128,10 +128,14 @@ impl Insert {
     /// Charges a host and makes the record. A refusal has to take back the claim
     /// on the task.
     async fn prepare(&self, tx: &mut Tx<'_>) -> Result<Step, StoreError> {
-        let Some(host_id) = self.charge(tx).await? else {
+        let Some((host_id, units)) = self.charge(tx).await? else {
             return Ok(Step::Refused(Applied::Undo(Inserted::NoCapacity)));
         };
         let new = &self.new;
+        if let Some(host) = &host_id {
+            tx.effects
+                .reserve(&new.id, host, new.spec.resources(), units);
+        }
         Ok(Step::Record(Environment {
             id: new.id.clone(),
             version: Version::FIRST,
@@ -155,30 +159,48 @@ impl Insert {
         }))
     }
 
-    /// Charges a host. `None`: no candidate fits; `Some(None)`: there are none,
-    /// it is for the default backend.
+    /// Charges a host. `None`: no candidate fits; no host: there are no candidates, it
+    /// is for the default backend.
     ///
     /// In a batch the first candidate is taken on trust and charged along with
     /// all others of the batch. If that does not work out, each write runs again
-    /// alone, and then goes through its candidates.
-    async fn charge(&self, tx: &mut Tx<'_>) -> Result<Option<Option<HostId>>, StoreError> {
-        let need = self.new.spec.resources();
+    /// alone, and then goes through its candidates. GPU units are chosen under the
+    /// lock of the host's row, so a write that needs some runs alone from the start.
+    async fn charge(
+        &self,
+        tx: &mut Tx<'_>,
+    ) -> Result<Option<(Option<HostId>, GpuUnits)>, StoreError> {
+        let spec = &self.new.spec;
+        let need = spec.resources();
         let Some(first) = self.new.candidates.first() else {
-            return Ok(Some(None));
+            return Ok(Some((None, GpuUnits::default())));
         };
         if !tx.alone {
+            if spec.gpus > 0 {
+                return Ok(None);
+            }
             tx.effects.charge(first, need);
-            return Ok(Some(Some(first.clone())));
+            return Ok(Some((Some(first.clone()), GpuUnits::default())));
         }
         for candidate in &self.new.candidates {
-            if charge_in_tx(tx, candidate, &Charge::of(need)).await? {
-                return Ok(Some(Some(candidate.clone())));
+            if !charge_in_tx(tx, candidate, &Charge::of(need)).await? {
+                continue;
+            }
+            let uuids = if spec.gpus > 0 {
+                bind_in_tx(tx, candidate, spec).await?
+            } else {
+                Some(Vec::new())
+            };
+            match uuids {
+                Some(uuids) => return Ok(Some((Some(candidate.clone()), units(spec, uuids)))),
+                None => credit_in_tx(tx, candidate, &Charge::of(need)).await?,
             }
         }
         if self.new.overcommit {
             // Taking is giving back the negative: without asking for room.
             credit_in_tx(tx, first, &Charge::of(need).negative()).await?;
-            return Ok(Some(Some(first.clone())));
+            // Only forks do, and what has GPUs is not forked.
+            return Ok(Some((Some(first.clone()), GpuUnits::default())));
         }
         Ok(None)
     }
@@ -220,9 +242,6 @@ impl Insert {
         if !inserted.contains(&(new.id.clone(), new.task_id.clone())) {
             return Applied::Undo(Inserted::TaskAssigned(new.id.clone()));
         }
-        if let Some(host) = &environment.host_id {
-            tx.effects.reserve(&new.id, host, new.spec.resources());
-        }
         tx.effects.event(&new.id, State::Provisioning, "", "");
         tx.effects.audit(&self.audit(environment.host_id.as_ref()));
         Applied::Keep(Inserted::Created(environment))
@@ -236,6 +255,18 @@ impl Insert {
             _ => entry.clone(),
         };
         self.new.audit.iter().map(name).collect()
+    }
+}
+
+fn units(spec: &EnvironmentSpec, uuids: Vec<String>) -> GpuUnits {
+    GpuUnits {
+        profile: spec.gpu_profile.clone(),
+        mig_count: if spec.gpu_profile.is_empty() {
+            0
+        } else {
+            spec.gpus
+        },
+        uuids,
     }
 }
 

@@ -15,6 +15,7 @@ mod concurrency;
 mod crash;
 mod environments;
 mod events;
+mod gpus;
 mod hosts;
 mod leases;
 mod ledger;

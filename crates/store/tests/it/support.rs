@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuse_model::{
-    AuditEntry, AuditKind, Backend, Capacity, Environment, EnvironmentEvent, EnvironmentId,
-    EnvironmentSpec, Host, HostId, Labels, Redacted, State, Task, TaskId, Trigger,
+    AgentCheck, AuditEntry, AuditKind, Backend, Capacity, Environment, EnvironmentEvent,
+    EnvironmentId, EnvironmentSpec, Host, HostId, Labels, Redacted, State, Task, TaskId, Trigger,
 };
 use fuse_store::{
     Change, EnvironmentFilter, Guarded, HostRegistration, Inserted, NewEnvironment,
@@ -166,6 +166,24 @@ pub(crate) fn registration(id: &str, cpus: i32, slots: i32) -> HostRegistration 
             vm_count: slots,
             ..Capacity::default()
         },
+        declared: Capacity {
+            vm_count: slots,
+            ..Capacity::default()
+        },
+        check: answered(Some("1.0")),
+    }
+}
+
+/// A check of an agent that answered with this release, or did not answer.
+pub(crate) fn answered(version: Option<&str>) -> AgentCheck {
+    let now = fuse_model::now();
+    AgentCheck {
+        checked_at: now,
+        changed_at: now,
+        error: version.is_none().then(|| "connection refused".to_owned()),
+        version: version.unwrap_or_default().to_owned(),
+        guests: version.map(|_| 2),
+        disk_free_gb: version.map(|_| 100),
     }
 }
 

@@ -15,7 +15,7 @@ mod surface;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use fuse_wire_host::ExecResponse;
+use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
 
 pub use state::{Gate, Step};
@@ -113,6 +113,17 @@ impl FakeAgent {
     /// Makes guest agents stay on the credentials that they were started with first.
     pub fn keep_credentials(&self) {
         self.state.lock().keeps_credentials = true;
+    }
+
+    /// Says that the host has this instead of the usual.
+    pub fn has(&self, capacity: Capacity) {
+        self.state.lock().capacity = Some(capacity);
+    }
+
+    /// What a VM was made from.
+    #[must_use]
+    pub fn request(&self, name: &str) -> Option<CreateVmRequest> {
+        Some(self.state.lock().vms.get(name)?.request.clone())
     }
 
     /// Puts a VM there that nobody asked for.

@@ -65,14 +65,18 @@ async fn authenticate(request: Request, next: Next) -> Response {
 
 async fn capacity(Shared(state): Agent) -> Answer {
     state.enter(Step::Capacity, "").await?;
-    let capacity = Capacity {
+    let inner = state.lock();
+    let capacity = inner.capacity.clone().unwrap_or_else(|| Capacity {
         cpus: 16,
         ram_mb: 65_536,
         storage_gb: 500,
         arch: "amd64".to_owned(),
-        gpus: 0,
-        gpu_kind: None,
-        gpu_devices: Vec::new(),
+        ..Capacity::default()
+    });
+    let capacity = Capacity {
+        version: Some("9.8.7".to_owned()),
+        guests: u32::try_from(inner.vms.len()).ok(),
+        ..capacity
     };
     Ok(Json(capacity).into_response())
 }
@@ -109,7 +113,8 @@ async fn create(Shared(state): Agent, Json(request): Json<CreateVmRequest>) -> A
         return Err(failure(StatusCode::CONFLICT, "vm directory already exists"));
     }
     let vm = Vm {
-        owner: request.owner,
+        owner: request.owner.clone(),
+        request,
         files,
         surface,
         ..Vm::default()

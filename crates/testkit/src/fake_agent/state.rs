@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fuse_wire_host::ExecResponse;
+use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse};
 use tokio::{sync::watch, task::JoinSet};
 
 use super::{snapshots::Stored, surface::Surface};
@@ -64,6 +64,8 @@ pub(super) struct Failure {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Vm {
     pub(super) owner: Option<String>,
+    /// What it was made from.
+    pub(super) request: CreateVmRequest,
     pub(super) files: BTreeMap<String, Vec<u8>>,
     pub(super) serves: bool,
     pub(super) stopped: bool,
@@ -91,6 +93,7 @@ pub(super) struct Inner {
     pub(super) has_surfaces: bool,
     /// Starting a guest agent again does not take new credentials into force.
     pub(super) keeps_credentials: bool,
+    pub(super) capacity: Option<Capacity>,
     gates: HashMap<Step, (watch::Sender<usize>, watch::Receiver<bool>)>,
 }
 

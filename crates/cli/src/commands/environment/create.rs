@@ -85,10 +85,16 @@ pub(crate) struct CreateArgs {
     /// Show the state transitions until this state.
     #[arg(long, value_enum)]
     pub(crate) until: Option<Target>,
+    /// Create nothing: show for each host why the environment would go there or not.
+    #[arg(long, conflicts_with_all = ["follow", "until"])]
+    pub(crate) explain: bool,
 }
 
 /// Creates and waits.
 pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError> {
+    if args.explain {
+        return super::explain::run(app, &args).await;
+    }
     if args.task_id.trim().is_empty() {
         if !app.io.interactive() {
             return Err(Error::TaskIdMissing.into());
@@ -138,21 +144,7 @@ pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError>
 fn request(args: &CreateArgs) -> Result<CreateEnvironment, CliError> {
     let mut request = CreateEnvironment {
         task_id: args.task_id.trim().to_owned(),
-        spec: Spec {
-            cpus: args.size.cpus,
-            ram_mb: args.size.ram_mb,
-            storage_gb: args.size.storage_gb,
-            region: args.region.clone(),
-            max_runtime_seconds: args.max_runtime,
-            gpus: args.gpus,
-            gpu_kind: args.gpu_kind.clone(),
-            gpu_profile: args.gpu_profile.clone(),
-            host_id: args.host.clone(),
-            labels: flags::labels(&args.label).map_err(|value| Error::LabelShape {
-                value: value.clone(),
-            })?,
-            ..Spec::default()
-        },
+        spec: spec(args)?,
         manifest_inline: manifest(&literal_or_file(&args.manifest)?),
         secrets: args.secrets.collect(|name| std::env::var(name).ok())?,
         startup_script: literal_or_file(&args.startup_script)?,
@@ -162,6 +154,25 @@ fn request(args: &CreateArgs) -> Result<CreateEnvironment, CliError> {
     };
     request.check_head().map_err(Error::Rule)?;
     Ok(request)
+}
+
+/// The spec that the flags describe, unchecked.
+pub(super) fn spec(args: &CreateArgs) -> Result<Spec, Error> {
+    Ok(Spec {
+        cpus: args.size.cpus,
+        ram_mb: args.size.ram_mb,
+        storage_gb: args.size.storage_gb,
+        region: args.region.clone(),
+        max_runtime_seconds: args.max_runtime,
+        gpus: args.gpus,
+        gpu_kind: args.gpu_kind.clone(),
+        gpu_profile: args.gpu_profile.clone(),
+        host_id: args.host.clone(),
+        labels: flags::labels(&args.label).map_err(|value| Error::LabelShape {
+            value: value.clone(),
+        })?,
+        ..Spec::default()
+    })
 }
 
 /// The text itself, or the content of the file behind `@`.

@@ -3,6 +3,7 @@
 mod create;
 mod drain;
 mod exec;
+mod explain;
 mod fork;
 mod list;
 mod rotate;

@@ -138,13 +138,19 @@ pub(crate) enum HostCommand {
     Register(Box<RegisterArgs>),
     /// Show one host.
     #[command(after_help = "Example:\n  fuse host get prod-east-1")]
-    Get(IdArgs),
+    Get(GetArgs),
     /// Take a host out of placement; what runs there goes on (master token).
     #[command(after_help = "Example:\n  fuse host cordon prod-east-1")]
     Cordon(IdArgs),
     /// Put a host back into placement (master token).
     #[command(after_help = "Example:\n  fuse host uncordon prod-east-1")]
     Uncordon(IdArgs),
+    /// Take a host out of placement for good; nothing is moved or ended (master token).
+    #[command(after_help = "Example:\n  fuse host drain prod-east-1")]
+    Drain(IdArgs),
+    /// Ask the host agent again what the host has; declared values stay (master token).
+    #[command(after_help = "Example:\n  fuse host probe prod-east-1")]
+    Probe(IdArgs),
     /// Remove a host that has no environments (master token).
     #[command(
         visible_aliases = ["rm", "deregister"],
@@ -161,6 +167,16 @@ pub(crate) enum HostCommand {
 pub(crate) struct IdArgs {
     /// Id of the host.
     pub(crate) id: String,
+}
+
+/// `host get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// Id of the host.
+    pub(crate) id: String,
+    /// List the GPUs that the host agent reported, too.
+    #[arg(long)]
+    pub(crate) devices: bool,
 }
 
 /// `host remove`.
@@ -203,7 +219,28 @@ async fn run_command(app: &App, command: HostCommand) -> Result<(), CliError> {
         HostCommand::Register(args) => register::run(app, *args).await,
         HostCommand::Get(args) => {
             let host = app.client()?.host(&args.id).await?;
+            if args.devices && !app.io.is_json() {
+                devices(app, &host)?;
+            }
             show(app, &host)
+        }
+        HostCommand::Probe(args) => {
+            let probed = app.client()?.probe_host(&args.id).await;
+            let host = probed.map_err(|error| register::refused(app, error, None))?;
+            app.io.success(&format!("probed host \"{}\"", host.id));
+            show(app, &host)
+        }
+        HostCommand::Drain(args) => {
+            app.client()?.drain_host(&args.id).await?;
+            done(
+                app,
+                &args.id,
+                "drain",
+                &format!(
+                    "draining host {}: nothing new is placed there, what runs there stays until it ends",
+                    args.id
+                ),
+            )
         }
         HostCommand::Cordon(args) => {
             app.client()?.cordon_host(&args.id).await?;
@@ -269,6 +306,17 @@ fn show(app: &App, host: &Host) -> Result<(), CliError> {
     }
     app.io.note(render::host::NOTE);
     Ok(())
+}
+
+/// The GPU inventory, which only the host agent knows.
+fn devices(app: &App, host: &Host) -> Result<(), CliError> {
+    let devices = &host.capacity.gpu_devices;
+    if devices.is_empty() {
+        app.io.faint("the host agent reported no GPUs");
+        return Ok(());
+    }
+    let rows = devices.iter().map(render::host::device_row).collect();
+    Ok(app.io.data(&table(&render::host::DEVICE_HEADER, rows))?)
 }
 
 async fn remove(app: &App, args: &RemoveArgs) -> Result<(), CliError> {
@@ -352,7 +400,9 @@ async fn select(app: &App, id: &str) -> Result<(), CliError> {
 
 /// A mistyped verb arrives as a host id; name the verb.
 fn unknown(error: fuse_client::Error, id: &str) -> CliError {
-    const VERBS: [&str; 6] = ["register", "get", "cordon", "uncordon", "remove", "metrics"];
+    const VERBS: [&str; 8] = [
+        "register", "get", "cordon", "uncordon", "drain", "probe", "remove", "metrics",
+    ];
     if !error.is_not_found() {
         return error.into();
     }

@@ -100,18 +100,31 @@ pub(crate) async fn run(app: &App, mut args: RegisterArgs) -> Result<(), CliErro
         .client()?
         .register_host(&request)
         .await
-        .map_err(|error| match error {
-            fuse_client::Error::Api(api) if is_agent_refusal(&api) => {
-                let hint = agent_token_hint(app, &request.token);
-                CliError::Host(Error::AgentToken {
-                    api: Box::new(api),
-                    hint,
-                })
-            }
-            other => other.into(),
-        })?;
+        .map_err(|error| refused(app, error, Some(&request.token)))?;
     app.io.success(&format!("registered host \"{}\"", host.id));
     show(app, &host)
+}
+
+/// Tells a refusal by the agent from one by the orchestrator. `token` is what was sent
+/// along, if anything was.
+pub(super) fn refused(app: &App, error: fuse_client::Error, token: Option<&str>) -> CliError {
+    match error {
+        fuse_client::Error::Api(api) if is_agent_refusal(&api) => {
+            let hint = match token {
+                Some(token) => agent_token_hint(app, token),
+                None => {
+                    "  the token at fault is the one that the host was registered with: register \
+                     it again with the agent's"
+                        .to_owned()
+                }
+            };
+            CliError::Host(Error::AgentToken {
+                api: Box::new(api),
+                hint,
+            })
+        }
+        other => other.into(),
+    }
 }
 
 /// The agent (502) refused its token, as opposed to the orchestrator (401) refusing ours.

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::codec::{FramedRead, FramedWrite};
 use tokio_util::task::TaskTracker;
 
+use super::capture::read_now;
 use super::command::{Launched, Running};
 use super::terminal::{Terminal, login_shell};
 use super::{ExecError, Executor, Outcome, discard, exit_code_of};
@@ -288,7 +289,7 @@ async fn show_pipe<S: AsyncWrite>(
     let mut left = rustix::pipe::fcntl_getpipe_size(&pipe).unwrap_or(MAX_OUTPUT_FRAME);
     loop {
         let over = end.borrow().is_some();
-        match pipe.try_read(&mut buffer) {
+        match read_now(&pipe, &mut buffer, over) {
             Ok(0) => return Ok(None),
             Ok(count) => {
                 send(output, frame(Bytes::copy_from_slice(&buffer[..count]))).await?;

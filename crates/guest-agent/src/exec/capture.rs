@@ -55,6 +55,19 @@ impl Captured {
     }
 }
 
+/// Reads what is there. Once the writer is known to have ended it asks the pipe itself: the runtime
+/// may hear of an end before it has noticed what was written last.
+pub(super) fn read_now(
+    pipe: &pipe::Receiver,
+    buffer: &mut [u8],
+    writer_ended: bool,
+) -> io::Result<usize> {
+    if writer_ended {
+        return Ok(rustix::io::read(pipe, buffer)?);
+    }
+    pipe.try_read(buffer)
+}
+
 /// Reads `pipe` until its end, or until `ended` and everything written before
 /// that is read. Beyond `cap` the output is read and dropped.
 pub(super) async fn capture(
@@ -70,7 +83,7 @@ pub(super) async fn capture(
     let mut left = rustix::pipe::fcntl_getpipe_size(&pipe).unwrap_or(CHUNK);
     loop {
         let draining = ended.is_cancelled();
-        match pipe.try_read(&mut buffer) {
+        match read_now(&pipe, &mut buffer, draining) {
             Ok(0) => return captured,
             Ok(count) => {
                 captured.keep(&buffer[..count], cap, budget);
@@ -98,4 +111,30 @@ pub(super) async fn capture(
     }
     captured.rest = Some(pipe);
     captured
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_written_just_before_the_end_is_kept() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let pipe = pipe::Receiver::from_owned_fd(reader).unwrap();
+        let (budget, ended) = (Budget::new(CHUNK), CancellationToken::new());
+        let mut capture = std::pin::pin!(capture(Some(pipe), CHUNK, &budget, &ended));
+        assert!(poll!(&mut capture).is_pending());
+        // The runtime hears of the end before it looks at the pipe again.
+        rustix::io::write(&writer, b"last words").unwrap();
+        ended.cancel();
+        let Poll::Ready(captured) = poll!(&mut capture) else {
+            panic!("waits for a pipe that others hold");
+        };
+        assert_eq!(captured.bytes, b"last words");
+        assert!(captured.rest.is_some());
+    }
 }

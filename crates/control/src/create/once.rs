@@ -101,8 +101,9 @@ impl Control {
             return Ok(answer);
         }
         let outcome = match store.environment_get(&repeat.environment).await? {
-            Some(record) => Ok(record),
-            None => Err(self.lost_failure(&repeat).await?.into()),
+            Some(record) if record.state != State::Destroying => Ok(record),
+            // Undone, or destroyed since: nothing that a caller could use.
+            record => Err(self.lost_failure(&repeat, record).await?.into()),
         };
         Ok((repeat.once.wording)(&outcome))
     }
@@ -122,13 +123,18 @@ impl Control {
         Err(Error::ShuttingDown)
     }
 
-    /// Why an environment is gone whose answer was not kept: the task knows.
-    async fn lost_failure(&self, repeat: &Repeat) -> Result<CreateFailure, Error> {
+    /// Why an environment is gone, or going, whose answer was not kept: its record or its task knows.
+    async fn lost_failure(
+        &self,
+        repeat: &Repeat,
+        record: Option<Environment>,
+    ) -> Result<CreateFailure, Error> {
         let task = self.inner.store.task_get(&repeat.task).await?;
-        let message = task
+        let of_task = task
             .filter(|task| task.environment_id == repeat.environment)
-            .map(|task| task.last_error)
-            .filter(|error| !error.is_empty());
+            .map(|task| task.last_error);
+        let mut reasons = record.map(|record| record.error).into_iter().chain(of_task);
+        let message = reasons.find(|reason| !reason.is_empty());
         Ok(CreateFailure {
             kind: ErrorKind::Internal,
             message: message

@@ -6,7 +6,7 @@
 //! * [`preflight`]: what must be true of the host, one message each;
 //! * [`http`]: the host contract on axum, thin;
 //! * [`registry`]: one task per VM owns it and takes its operations in order;
-//! * [`disk`], [`net`], [`vmm`], [`guest`]: what a VM is made of;
+//! * [`disk`], [`net`], [`vmm`], [`guest`], [`huge_pages`]: what a VM is made of;
 //! * [`snapshot`]: the snapshots of this host;
 //! * [`serve`], [`probe`]: the subcommands;
 //! * [`report`], [`file_error`]: how errors read.
@@ -17,6 +17,7 @@ pub mod disk;
 pub mod file_error;
 pub mod guest;
 pub mod http;
+pub mod huge_pages;
 pub mod net;
 pub mod preflight;
 pub mod probe;

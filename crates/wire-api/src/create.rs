@@ -74,7 +74,7 @@ pub struct CreateEnvironment {
         skip_serializing_if = "String::is_empty"
     )]
     pub gateway_url: String,
-    /// Passed to the guest agent.
+    /// Redacted like a secret. Host agents have no use for it: what a task needs goes into `secrets`.
     #[serde(
         deserialize_with = "null_default",
         skip_serializing_if = "String::is_empty"

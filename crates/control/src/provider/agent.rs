@@ -66,7 +66,7 @@ fn create_request(vm: NewVm<'_>) -> CreateVmRequest {
         } else {
             vm.gpu_uuids.to_vec()
         },
-        ..CreateVmRequest::default()
+        huge_pages: vm.spec.huge_pages.then_some(true),
     }
 }
 

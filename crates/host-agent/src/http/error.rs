@@ -124,9 +124,10 @@ impl From<CreateError> for ApiError {
             CreateError::Exists { .. } | CreateError::Cancelled { .. } | CreateError::NoGpus => {
                 Self::new(StatusCode::CONFLICT, error.to_string())
             }
-            CreateError::Full { .. } | CreateError::Space(_) | CreateError::Busy { .. } => {
-                Self::busy(chain(&error))
-            }
+            CreateError::Full { .. }
+            | CreateError::Space(_)
+            | CreateError::HugePages(_)
+            | CreateError::Busy { .. } => Self::busy(chain(&error)),
             CreateError::Image(_)
             | CreateError::Step { .. }
             | CreateError::Undo { .. }

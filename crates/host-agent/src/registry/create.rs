@@ -17,6 +17,7 @@ use super::timings::Timings;
 use super::vm::Vm;
 use crate::disk::overlay::MAX_GIB;
 use crate::disk::{BaseImage, space};
+use crate::huge_pages;
 use crate::snapshot::Held;
 
 /// Least memory of a VM in MiB: the kernel, the initramfs and the guest agent's own share.
@@ -158,6 +159,9 @@ fn check(host: &Host, request: CreateVmRequest, seed: Option<&Held>) -> Result<S
                 value,
             }));
         }
+    }
+    if spec.huge_pages {
+        huge_pages::ensure_free(spec.memory_mb).map_err(CreateError::HugePages)?;
     }
     Ok(spec)
 }

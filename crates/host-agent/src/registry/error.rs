@@ -10,6 +10,7 @@ use crate::disk::{ImageError, OverlayError, SpaceError};
 use crate::file_error::FileError;
 use crate::guest::ready::ReadyError;
 use crate::guest::{ChannelError, GuestError};
+use crate::huge_pages::HugePagesError;
 use crate::net::{FirewallError, Index, LinkError};
 use crate::snapshot::StoreError;
 use crate::vmm::VmmError;
@@ -77,6 +78,9 @@ pub enum CreateError {
     /// Not enough disk space.
     #[error(transparent)]
     Space(SpaceError),
+    /// Not enough huge pages.
+    #[error(transparent)]
+    HugePages(HugePagesError),
     /// Others kept booting for too long.
     #[error("the host is busy booting other VMs; the VM waited {} s for its turn", .waited.as_secs())]
     Busy {

@@ -90,8 +90,12 @@ async fn gpu_units_are_bound_and_named_to_the_agent() {
             "gpu_kind": "a100", "mig_profiles": {"1g.10gb": 1}, "mig_instance_uuids": ["MIG-0"]})
     );
     fuse.delete("/v1/environments/fuse-a").await;
-    create("d", json!({"gpus": 1})).await.is(201);
-    assert_eq!(agent.request("fuse-d").unwrap().gpu_uuids, ["GPU-0"]);
+    create("d", json!({"gpus": 1, "huge_pages": true}))
+        .await
+        .is(201);
+    let sent = agent.request("fuse-d").unwrap();
+    assert_eq!(sent.gpu_uuids, ["GPU-0"]);
+    assert_eq!(sent.huge_pages, Some(true));
     fuse.stop().await;
 }
 

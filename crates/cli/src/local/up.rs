@@ -96,7 +96,16 @@ impl Drop for Started<'_> {
 /// # Errors
 /// The first thing that is wrong; what this call started is stopped again.
 pub(crate) async fn up(layout: &Layout, wanted: Ports, io: Io) -> Result<Running, Error> {
-    let before = check(layout, wanted, io)?;
+    let before = match check(layout, wanted, io) {
+        Ok(before) => before,
+        Err(error) => {
+            // What is wrong may be the work of another command that has just begun.
+            if layout.file(LOCK).exists() {
+                Lock::take(layout)?;
+            }
+            return Err(error);
+        }
+    };
     layout.create()?;
     let _lock = Lock::take(layout)?;
     let tokens = Tokens::ensure(layout)?;

@@ -2,6 +2,7 @@
 
 use crate::fake::{Fake, empty, error, host, json};
 use crate::fuse::User;
+use crate::terminal::Terminal;
 
 const NOTE: &str =
     "note: last_seen is set at registration and not refreshed; it is not a liveness signal\n";
@@ -341,4 +342,47 @@ fn placement_is_explained() {
     );
     let json = user.run(&[&args[..], &["-o", "json"]].concat()).ok().json();
     assert_eq!(json["hosts"][1]["gate"], "state");
+}
+
+#[test]
+fn the_form_asks_for_what_the_flags_leave_open() {
+    let server =
+        Fake::start(|seen| (seen.line == "POST /v1/hosts").then(|| json(201, &host("gpu-1", &[]))));
+    let user = User::connected(&server.url(), "tok");
+    let test = "hosts::the_form_asks_for_what_the_flags_leave_open";
+    let fuse = env!("CARGO_BIN_EXE_fuse");
+    let script = format!("{fuse} host register gpu-1 --cpus 4; echo \"status $?\"");
+    let Some(terminal) = Terminal::run(test, user, &script) else {
+        return;
+    };
+    terminal.answer("? Host URL", "http://10.0.0.5:8091");
+    terminal.shows("not the orchestrator token");
+    terminal.answer("? Host agent token", "sesame");
+    terminal.answer("? Region", "us-east");
+    terminal.shows("0 = probe from host agent");
+    terminal.answer("? CPUs", "");
+    terminal.answer("? RAM MB", "lots");
+    terminal.shows("a whole number, 0 or more");
+    terminal.erase("lots".len());
+    terminal.answer("? RAM MB", "");
+    terminal.answer("? Storage GB", "");
+    terminal.shows("required, not probed");
+    terminal.answer("? Max VMs", "8");
+    terminal.shows("--mig-profile");
+    terminal.answer("? GPUs", "2");
+    terminal.answer("? GPU kind", "a100");
+    terminal.shows("GPUs need qemu");
+    terminal.answer("? Backend", "");
+    let screen = terminal.shows("status 0");
+    assert!(screen.contains("registered host \"gpu-1\""), "{screen}");
+    assert!(!screen.contains("sesame"), "the token is masked: {screen}");
+    let sent: serde_json::Value = serde_json::from_str(&server.seen()[0].body).unwrap();
+    assert_eq!(
+        sent,
+        serde_json::json!({
+            "id": "gpu-1", "url": "http://10.0.0.5:8091", "token": "sesame", "region": "us-east",
+            "backend": "qemu", "capacity": {"cpus": 4, "ram_mb": 0, "storage_gb": 0,
+                "vm_count": 8, "gpus": 2, "gpu_kind": "a100"},
+        })
+    );
 }

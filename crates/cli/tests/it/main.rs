@@ -34,4 +34,6 @@ mod status;
 #[cfg(test)]
 mod tasks;
 #[cfg(test)]
+mod terminal;
+#[cfg(test)]
 mod up;

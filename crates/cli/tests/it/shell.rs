@@ -3,11 +3,9 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use crate::fuse::User;
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::terminal::Terminal;
 
 /// Writes a frame.
 fn send(stream: &mut TcpStream, kind: u8, payload: &[u8]) {
@@ -63,133 +61,76 @@ fn guest(mut stream: TcpStream) {
     }
 }
 
-struct Tmux {
-    socket: String,
-    user: User,
-}
-
-impl Tmux {
-    fn run(&self, args: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .args(["-S", &self.socket, "-f", "/dev/null"])
-            .args(args)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.user.home())
-            .env("TERM", "xterm")
-            .env("LC_ALL", "C.UTF-8")
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// A terminal of 30 lines in which the shell runs, and what became of it is shown.
-    fn start() -> Option<Self> {
-        if Command::new("tmux").arg("-V").output().is_err() {
-            println!("SKIP: there is no tmux on this machine");
-            return None;
+/// The shell in a terminal; what became of it and of the terminal is shown at the end.
+fn start(test: &str) -> Option<Terminal> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || guest(stream));
         }
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                std::thread::spawn(move || guest(stream));
-            }
-        });
-        let user = User::connected(&url, "tok");
-        let script = format!(
-            "stty -echo; {} environment shell fuse-a -- top -d 1; echo \"<status $?>\"; \
-             stty -a | grep -q -- '-icanon' && echo '<raw>' || echo '<cooked>'; sleep 60\n",
-            env!("CARGO_BIN_EXE_fuse")
-        );
-        user.write("run.sh", &script);
-        let socket = user.home().join("tmux").display().to_string();
-        let tmux = Self { socket, user };
-        let script = format!("sh {}", tmux.user.home().join("run.sh").display());
-        tmux.run(&[
-            "new-session",
-            "-d",
-            "-x",
-            "90",
-            "-y",
-            "30",
-            &script,
-            ";",
-            "set",
-            "-g",
-            "status",
-            "off",
-        ]);
-        Some(tmux)
-    }
-
-    fn keys(&self, keys: &str) {
-        self.run(&["send-keys", "-l", keys]);
-    }
-
-    /// Waits until the screen shows this.
-    #[track_caller]
-    fn shows(&self, text: &str) {
-        let started = Instant::now();
-        loop {
-            let screen = self.run(&["capture-pane", "-p"]);
-            if screen.contains(text) {
-                return;
-            }
-            assert!(started.elapsed() < PATIENCE, "no {text:?} on:\n{screen}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-impl Drop for Tmux {
-    fn drop(&mut self) {
-        self.run(&["kill-server"]);
-    }
+    });
+    let script = format!(
+        "stty -echo; {} environment shell fuse-a -- top -d 1; echo \"<status $?>\"; \
+         stty -a | grep -q -- '-icanon' && echo '<raw>' || echo '<cooked>'",
+        env!("CARGO_BIN_EXE_fuse")
+    );
+    Terminal::run(test, User::connected(&url, "tok"), &script)
 }
 
 #[test]
 fn keys_sizes_and_the_exit_status_get_through() {
-    let Some(tmux) = Tmux::start() else { return };
-    tmux.shows("welcome");
-    tmux.keys("hello ~. world");
+    let Some(terminal) = start("shell::keys_sizes_and_the_exit_status_get_through") else {
+        return;
+    };
+    terminal.shows("welcome");
+    terminal.keys("hello ~. world");
     // In the middle of a line that is no way out.
-    tmux.shows("HELLO ~. WORLD");
-    tmux.run(&["resize-window", "-x", "100", "-y", "35"]);
-    tmux.shows("[size 35x100]");
-    tmux.keys("X");
-    tmux.shows("<status 7>");
-    tmux.shows("<cooked>");
+    terminal.shows("HELLO ~. WORLD");
+    terminal.tmux(&["resize-window", "-x", "100", "-y", "35"]);
+    terminal.shows("[size 35x100]");
+    terminal.keys("X");
+    terminal.shows("<status 7>");
+    terminal.shows("<cooked>");
 }
 
 #[test]
 fn a_session_that_breaks_says_so_and_gives_the_terminal_back() {
-    let Some(tmux) = Tmux::start() else { return };
-    tmux.shows("welcome");
-    tmux.keys("D");
-    tmux.shows("the session ended before its command did");
-    tmux.shows("<status 1>");
-    tmux.shows("<cooked>");
+    let Some(terminal) = start("shell::a_session_that_breaks_says_so_and_gives_the_terminal_back")
+    else {
+        return;
+    };
+    terminal.shows("welcome");
+    terminal.keys("D");
+    terminal.shows("the session ended before its command did");
+    terminal.shows("<status 1>");
+    terminal.shows("<cooked>");
 }
 
 #[test]
 fn the_escape_leaves_and_a_signal_ends_it_in_good_order() {
-    let Some(tmux) = Tmux::start() else { return };
-    tmux.shows("welcome");
-    tmux.keys("~.");
-    tmux.shows("<status 0>");
-    tmux.shows("<cooked>");
+    let Some(terminal) = start("shell::the_escape_leaves_and_a_signal_ends_it_in_good_order")
+    else {
+        return;
+    };
+    terminal.shows("welcome");
+    terminal.keys("~.");
+    terminal.shows("<status 0>");
+    terminal.shows("<cooked>");
 
-    let Some(tmux) = Tmux::start() else { return };
-    tmux.shows("welcome");
-    let tty = tmux.run(&["display-message", "-p", "#{pane_tty}"]);
+    let Some(terminal) = start("shell::the_escape_leaves_and_a_signal_ends_it_in_good_order")
+    else {
+        return;
+    };
+    terminal.shows("welcome");
+    let tty = terminal.tmux(&["display-message", "-p", "#{pane_tty}"]);
     let tty = tty.trim().trim_start_matches("/dev/").to_owned();
     let killed = Command::new("pkill")
         .args(["-TERM", "-t", &tty, "-x", "fuse"])
         .status();
     assert!(killed.unwrap().success());
-    tmux.shows("<status 143>");
-    tmux.shows("<cooked>");
+    terminal.shows("<status 143>");
+    terminal.shows("<cooked>");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod bad_input;
 mod examples;
 mod exec;
 mod failing;
+mod fleet;
 mod hello;
 mod host_failures;
 mod layers;
@@ -53,6 +54,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
             layers::built_once_found_again,
         ),
         suite.trial("examples::offline_ones_run", examples::offline_ones_run),
+        suite.trial(
+            "fleet::placement_and_lost_hosts",
+            fleet::placement_and_lost_hosts,
+        ),
         suite.trial("local::up_status_down_up", local::up_status_down_up),
         suite.trial(
             "abuse::the_control_channel_answers",

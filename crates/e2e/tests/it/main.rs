@@ -12,6 +12,7 @@ mod fleet;
 mod hello;
 mod host_failures;
 mod layers;
+mod lifecycle;
 mod local;
 mod network;
 mod restarts;
@@ -55,6 +56,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
             layers::built_once_found_again,
         ),
         suite.trial("examples::offline_ones_run", examples::offline_ones_run),
+        suite.trial(
+            "lifecycle::from_snapshot_to_drain",
+            lifecycle::from_snapshot_to_drain,
+        ),
         suite.trial(
             "fleet::placement_and_lost_hosts",
             fleet::placement_and_lost_hosts,

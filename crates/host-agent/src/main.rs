@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 /// Host agent for Firecracker machines.
 ///
 /// Settings come from the environment: FC_AGENT_TOKEN (required), FC_DIR, FC_BIN, FC_AGENT_PORT,
-/// FC_AGENT_BIND, PUBLIC_HOST and others; docs/ has the list.
+/// FC_AGENT_BIND, PUBLIC_HOST and others; docs/settings.md has the list.
 #[derive(Debug, Parser)]
 #[command(name = "fc-agent", version = fuse_host_agent::VERSION)]
 struct Args {

@@ -32,5 +32,5 @@ image: ## kernel, initramfs and base root file system in the user's cache
 bench: ## the figures of ARCHITECTURE.md's budget, as ratios
 	@ops/dev/bench.sh
 
-dist: ## what a release is made of, into dist/: archives, packages, checksums, bill of materials
+dist: ## what a release is made of, into dist/: archives, packages, installers, checksums, bill of materials
 	@ops/dev/dist.sh

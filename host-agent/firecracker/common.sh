@@ -6,6 +6,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tree=$(cd "$here/../.." && pwd)
 # shellcheck source=ops/lib/release.sh
 . "$tree/ops/lib/release.sh"
+# shellcheck source=ops/lib/config.sh
+. "$tree/ops/lib/config.sh"
+# shellcheck source=ops/lib/host.sh
+. "$tree/ops/lib/host.sh"
 
 DESTDIR=${DESTDIR:-}
 FC_DIR=${FC_DIR:-/var/lib/fuse}
@@ -18,9 +22,6 @@ FC_BIN=${FC_BIN:-/usr/local/bin/firecracker}
 units=$DESTDIR/etc/systemd/system
 state=$DESTDIR$FC_DIR
 
-log() { printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2; }
-die() { printf '%s: error: %s\n' "$(basename "$0" .sh)" "$*" >&2; exit 1; }
-
 for path in "$FC_DIR" "$ORCH_BIN" "$FC_AGENT_BIN" "$FC_BIN"; do
   [[ $path =~ ^/[A-Za-z0-9._/-]+$ ]] || die "'$path' must be an absolute path of letters, digits and . _ / -"
 done
@@ -32,28 +33,6 @@ as_root() {
   command -v sudo >/dev/null 2>&1 || die "needs root and there is no sudo; run it as root"
   exec sudo --preserve-env=FC_DIR,FC_AGENT_PORT,FC_AGENT_BIN,FC_AGENT_BIN_SRC,FC_BIN,FC_BIN_SRC,FC_VERSION,FC_SHA256,FC_FORCE,FC_SKIP_REBAKE,FUSED_BIN_SRC,ORCH_BIN,ORCH_BIN_SRC,DATABASE_URL,PUBLIC_HOST,FUSE_REPO,FUSE_RELEASE_URL,FUSE_LATEST_URL,FUSE_ORCH_SERVICE,FUSE_ORCH_BIN,GH_TOKEN,VERSION \
     -- "$0" "$@"
-}
-
-# scratch: one directory for everything that is downloaded; gone at the end.
-scratch() {
-  [ -n "${work:-}" ] && return 0
-  work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
-}
-
-random_hex() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
-
-# new_file <path>: writes stdin to a file that only root may read, whole or not at all.
-new_file() {
-  mkdir -p "$(dirname "$1")"
-  (umask 077 && cat >"$1.new")
-  mv -f "$1.new" "$1"
-}
-
-# setting <file> <name>: its value, or nothing.
-setting() {
-  [ -f "$1" ] || return 0
-  sed -n "s/^$2=//p" "$1" | tail -n 1
 }
 
 # ensure_token: the secret that opens this host's agent; made once.
@@ -76,32 +55,24 @@ load_settings() {
   export "${settings[@]}"
 }
 
-agent_token() { setting "$state/.env" FC_AGENT_TOKEN; }
-
-# public_host: where others reach this machine.
-public_host() {
-  local address=${PUBLIC_HOST:-}
-  [ -n "$address" ] || address=$(ip -4 route get 192.0.2.1 2>/dev/null | sed -n 's/.* src \([0-9.]*\).*/\1/p')
-  [ -n "$address" ] || address=$(hostname)
-  case $address in *:*:*) address="[${address#[}" address="${address%]}]" ;; esac
-  printf '%s' "$address"
+# with_token <token> <argument of curl>...: no token shows in an argument list.
+with_token() {
+  printf 'header = "Authorization: Bearer %s"\n' "$1" | curl --silent --show-error --config - "${@:2}"
 }
 
-# install_unit <unit>: with this host's paths; `changed` says whether the file is a new one.
+# field <name>: a text of the flat JSON object on stdin.
+field() { sed -n "s/.*\"$1\" *: *\"\\([^\"]*\\)\".*/\\1/p" | head -n 1; }
+
+agent_token() { setting "$state/.env" FC_AGENT_TOKEN; }
+
+# install_unit <unit>: with this host's paths.
 install_unit() {
   local text
   text=$(sed -e "s|/var/lib/fuse/|$FC_DIR/|g" -e "s|/var/lib/fuse\$|$FC_DIR|" \
     -e "s|/usr/local/bin/fc-agent\$|$FC_AGENT_BIN|" -e "s|/usr/local/bin/orchestrator\$|$ORCH_BIN|" \
     -e "s|=FC_AGENT_PORT=8090\$|=FC_AGENT_PORT=$FC_AGENT_PORT|" -e "s|/usr/local/bin/firecracker\$|$FC_BIN|" \
     -e "s|/usr/share/fuse/|$tree/|" -- "$tree/ops/systemd/$1")
-  if [ -f "$units/$1" ] && [ "$(cat "$units/$1")" = "$text" ]; then return 0; fi
-  mkdir -p "$units"
-  printf '%s\n' "$text" >"$units/$1.new"
-  chmod 0644 "$units/$1.new"
-  mv -f "$units/$1.new" "$units/$1"
-  systemctl daemon-reload
-  # shellcheck disable=SC2034  # read by the scripts that source this
-  changed=1
+  write_unit "$units/$1" "$text"
 }
 
 # remove_units <unit>...
@@ -115,32 +86,16 @@ remove_units() {
   systemctl daemon-reload
 }
 
-is_program() { [ -f "$1" ] && [ -x "$1" ]; }
-
 # find_program <name> <given> <path> <asset> <member>: puts the first of these at the path: the given file, one of this
 # name in the current directory, what is there already, the verified asset of the release (a member of it, or
 # itself). `changed` says whether the program is a new one.
 find_program() {
-  local name=$1 given=$2 path=$DESTDIR$3 asset=$4 member=$5 source tag
-  if [ -n "$given" ]; then
-    is_program "$given" || die "$given is not an executable file"
-    source=$given
-  elif is_program "./$name"; then source=./$name
-  elif [ -x "$path" ]; then log "keeping $3"; return 0
-  else
-    scratch
-    tag=${VERSION:-}
-    [ -n "$tag" ] || tag=$(latest_tag)
-    log "fetching $asset of $tag"
-    release_asset "$tag" "$asset" "$work"
-    source=$work/$asset
-    if [ -n "$member" ]; then unpack "$source" "$member" "$work"; source=$work/$member; fi
+  chosen_program "$1" "$2"
+  if [ -z "$source" ]; then
+    if [ -x "$DESTDIR$3" ]; then log "keeping $3"; return 0; fi
+    released_program "$4" "$5"
   fi
-  if [ -f "$path" ] && cmp -s "$source" "$path"; then return 0; fi
-  place "$source" "$path"
-  log "installed $3"
-  # shellcheck disable=SC2034
-  changed=1
+  put_program "$3"
 }
 
 find_agent() {

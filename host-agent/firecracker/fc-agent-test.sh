@@ -15,19 +15,16 @@ vm=smoke-$$
 call() {
   local method=$1 path=$2 body=()
   [ $# -lt 3 ] || body=(--header 'Content-Type: application/json' --data-binary "$3")
-  printf 'header = "Authorization: Bearer %s"\n' "$token" |
-    curl --silent --show-error --fail-with-body --max-time 180 --config - --request "$method" "${body[@]}" "$api$path" ||
+  with_token "$token" --fail-with-body --max-time 180 --request "$method" "${body[@]}" "$api$path" ||
     die "$method $path failed"
 }
 # has <answer> <pattern> <what>
 has() { grep -Eq -- "$2" <<<"$1" || die "$3: unexpected answer: $1"; log "ok: $3"; }
-# field <answer> <name>: a text of a flat JSON object.
-field() { sed -n "s/.*\"$2\" *: *\"\\([^\"]*\\)\".*/\\1/p" <<<"$1"; }
 # guest <word>...: standard output of a command in the VM.
 guest() {
   local words
   words=$(printf ',"%s"' "$@")
-  field "$(call POST "/v1/vm/$vm/exec" "{\"cmd\":[${words#,}]}")" stdout | base64 -d
+  call POST "/v1/vm/$vm/exec" "{\"cmd\":[${words#,}]}" | field stdout | base64 -d
 }
 write() { call POST "/v1/vm/$vm/upload" "{\"path\":\"/root/hello.txt\",\"content_b64\":\"$(printf %s "$1" | base64)\"}"; }
 
@@ -42,7 +39,7 @@ has "$(guest cat /root/hello.txt)" '^before$' 'exec reads what was uploaded'
 has "$(guest uname -r)" '^[0-9]' 'exec in a guest kernel'
 snapshot=$(call POST "/v1/vm/$vm/snapshot" '{"comment":"smoke","live":false}')
 has "$snapshot" '"snapshot_id"' snapshot
-id=$(field "$snapshot" snapshot_id)
+id=$(field snapshot_id <<<"$snapshot")
 has "$(call GET "/v1/vm/$vm/snapshots")" "$id" 'list of snapshots'
 write after >/dev/null
 has "$(guest cat /root/hello.txt)" '^after$' 'the file changes'

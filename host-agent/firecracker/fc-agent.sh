@@ -26,7 +26,6 @@ TEXT
 config=$DESTDIR/etc/default/orchestrator
 pid_file=$state/.fc-agent.pid
 log_file=$state/fc-agent.log
-changed=''
 
 print_env() {
   printf 'FIRECRACKER_BASE_URL=http://%s:%s\n' "$(public_host)" "$FC_AGENT_PORT"
@@ -48,8 +47,7 @@ start() {
     load_settings
     FC_DIR=$FC_DIR FC_AGENT_PORT=$FC_AGENT_PORT FC_BIN=$FC_BIN \
       setsid "$DESTDIR$FC_AGENT_BIN" >>"$log_file" 2>&1 </dev/null &
-    printf '%s
-' "$!" >"$pid_file"
+    printf '%s\n' "$!" >"$pid_file"
     until curl --silent --output /dev/null "http://127.0.0.1:$FC_AGENT_PORT/"; do
       kill -0 "$!" 2>/dev/null || { rm -f "$pid_file"; die "the agent ended: $(tail -n 1 "$log_file")"; }
       sleep 0.2
@@ -80,7 +78,7 @@ install_service() {
   [ -f "$state/vmlinux.bin" ] || die "$FC_DIR holds no guest image: run ./fc-install.sh first"
   install_unit fc-agent.service
   systemctl enable fc-agent.service
-  if [ -n "$changed" ]; then systemctl restart fc-agent.service; else systemctl start fc-agent.service; fi
+  run_unit fc-agent.service
   log "fc-agent.service runs on port $FC_AGENT_PORT"
   print_env
 }
@@ -121,7 +119,7 @@ install_orchestrator() {
       log "not started: put your PostgreSQL into DATABASE_URL, then start it:"
       printf '\n  sudoedit /etc/default/orchestrator\n  sudo systemctl start orchestrator\n\n' ;;
     *)
-      if [ -n "$changed" ]; then systemctl restart orchestrator.service; else systemctl start orchestrator.service; fi
+      run_unit orchestrator.service
       log "orchestrator.service runs" ;;
   esac
   printf 'FUSE_BASE_URL=http://%s:%s\n' "$(public_host)" "$(listen_port)"
@@ -151,9 +149,8 @@ register() {
     die "the orchestrator does not get ready: systemctl status orchestrator"
   printf '{"id":"local-fc","url":"http://127.0.0.1:%s","token":"%s","region":"local","backend":"firecracker","capacity":{"vm_count":%d}}' \
     "$FC_AGENT_PORT" "$(agent_token)" "$((4 * $(nproc)))" >"$work/host.json"
-  printf 'header = "Authorization: Bearer %s"\n' "$token" |
-    curl --silent --show-error --fail-with-body --config - --header 'Content-Type: application/json' \
-      --data-binary "@$work/host.json" --output "$work/answer.json" "$url/v1/hosts" ||
+  with_token "$token" --fail-with-body --header 'Content-Type: application/json' \
+    --data-binary "@$work/host.json" --output "$work/answer.json" "$url/v1/hosts" ||
     die "the orchestrator did not register this host: $(cat "$work/answer.json" 2>/dev/null)"
   log "registered as host local-fc"
 }

@@ -32,15 +32,13 @@ trap 'kill "$orchestrator" 2>/dev/null; wait "$orchestrator" 2>/dev/null; rm -rf
 call() {
   local body=() status
   [ $# -lt 4 ] || body=(--header 'Content-Type: application/json' --data-binary "$4")
-  status=$(printf 'header = "Authorization: Bearer %s"\n' "$token" |
-    curl --silent --show-error --max-time 180 --config - --request "$1" "${body[@]}" \
-      --output "$work/answer" --write-out '%{http_code}' "$api$2") || die "$1 $2 failed"
+  status=$(with_token "$token" --max-time 180 --request "$1" "${body[@]}" \
+    --output "$work/answer" --write-out '%{http_code}' "$api$2") || die "$1 $2 failed"
   # shellcheck disable=SC2053  # a pattern on purpose
   [[ $status = $3 ]] || die "$1 $2 answered $status instead of $3: $(cat "$work/answer")"
   log "ok: $1 $2 $status"
   cat "$work/answer"
 }
-field() { sed -n "s/.*\"$1\" *: *\"\\([^\"]*\\)\".*/\\1/p" | head -n 1; }
 is() { [ "$1" = "$2" ] || die "$3 is '$1' instead of '$2'"; }
 
 curl --silent --retry 20 --retry-delay 1 --retry-connrefused --max-time 10 --output /dev/null "$api/ready" ||

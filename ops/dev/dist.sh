@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what a release is made of into dist/: archives, packages, the list of what is in them, checksums.txt.
+# Builds what a release is made of into dist/: archives, packages, installers, the list of what is in them, checksums.txt.
 #   FUSE_VERSION=1.2.3 ops/dev/dist.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."

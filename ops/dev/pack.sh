@@ -16,7 +16,30 @@ case $(uname -m) in
 esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-find "$out" -mindepth 1 -maxdepth 1 -name 'fuse*' -delete
+find "$out" -mindepth 1 -maxdepth 1 \( -name 'fuse*' -o -name 'install-*.sh' \) -delete
+
+# alone <script> <file>: the script with everything in it that it reads from "$ops" in a checkout.
+alone() {
+  awk '
+    function put(file,   line, end) {
+      while ((end = getline line <file) > 0) if (line !~ /^# shellcheck shell=/) print line
+      if (end < 0) { print "pack: cannot read " file >"/dev/stderr"; exit 1 }
+      close(file)
+    }
+    /^# >>> in a checkout$/, /^# <<< in a checkout$/ { next }
+    /^# shellcheck source=/ { next }
+    /^ *(\.|cat) "\$ops\/[a-z\/.-]*"$/ {
+      file = $2
+      gsub(/"/, "", file)
+      sub(/^\$ops/, "ops", file)
+      if ($1 == ".") put(file)
+      else { print "  cat <<\047PACKED\047"; put(file); print "PACKED" }
+      next
+    }
+    { print }' "$1" >"$2"
+  ! grep -Hn "[$]ops\b" "$2" >&2 || return 1
+  chmod 0755 "$2"
+}
 
 # bundle <asset> <program>...: programs and what belongs to every copy of them.
 bundle() {
@@ -46,7 +69,7 @@ Priority: optional
 Description: $2
 TEXT
   for script in postinst prerm postrm; do
-    [ ! -f "ops/packages/$1.$script" ] || install -m 0755 "ops/packages/$1.$script" "$root/DEBIAN/$script"
+    [ ! -f "ops/packages/$1.$script" ] || alone "ops/packages/$1.$script" "$root/DEBIAN/$script"
   done
   # gzip, because what xz writes depends on how many threads it takes.
   dpkg-deb --root-owner-group -Zgzip -z9 --build "$root" "$out/${1}_${FUSE_VERSION}_$deb.deb" >/dev/null
@@ -56,6 +79,7 @@ bundle "fuse_Linux_$cpu.tar.gz" orchestrator
 bundle "fuse-cli_Linux_$cpu.tar.gz" fuse
 bundle "fuse-agent_Linux_$cpu.tar.gz" fc-agent fc-emulator
 install -m 0755 "$programs/fused" "$out/fused_Linux_$cpu"
+for script in install-fuse.sh install-orchestrator.sh; do alone "ops/$script" "$out/$script"; done
 
 root=$work/fuse-cli
 install -d -m 0755 "$root/usr/bin"
@@ -84,6 +108,6 @@ package fuse-host 'host agent of Fuse, runs microVMs on this machine' \
 
 python3 ops/dev/sbom.py "$FUSE_VERSION" >"$out/fuse_sbom.cdx.json"
 chmod 0644 "$out"/*.tar.gz "$out"/*.deb "$out"/*.json
-(cd "$out" && sha256sum fuse* >checksums.txt)
+(cd "$out" && sha256sum fuse* install-*.sh >checksums.txt)
 printf 'packed in %s:\n' "$out" >&2
 cat "$out/checksums.txt" >&2

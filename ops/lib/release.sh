@@ -1,8 +1,6 @@
 # shellcheck shell=bash
 # Fetching release assets, and refusing every one that cannot be proved to be what the release holds.
-# Installers that are run through a pipe carry a copy of the part between the markers; a test compares them.
 
-# >>> release helpers
 FUSE_REPO=${FUSE_REPO:-folsomintel/fuse}
 # Where assets are: <base>/<tag>/<asset>. A mirror answers both.
 FUSE_RELEASE_URL=${FUSE_RELEASE_URL:-https://github.com/$FUSE_REPO/releases/download}
@@ -123,4 +121,3 @@ place() {
   chmod 0755 "$2.new"
   mv -f "$2.new" "$2"
 }
-# <<< release helpers

@@ -3,4 +3,4 @@
 # The programs are those of target/debug; arguments go to unittest.
 set -euo pipefail
 cd "$(dirname "$0")"
-PYTHONDONTWRITEBYTECODE=1 exec python3 -m unittest "${@:-discover}"
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=../lib exec python3 -m unittest "${@:-discover}"

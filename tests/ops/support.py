@@ -15,7 +15,12 @@ import threading
 import unittest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
+INSTALLERS = ("install-fuse.sh", "install-orchestrator.sh")
 FIRECRACKER = TREE / "host-agent" / "firecracker"
+TARGET = TREE / os.environ.get("CARGO_TARGET_DIR", "target")
+# The programs of this build, and what guests boot.
+BINARIES = TARGET / "debug"
+IMAGE = pathlib.Path(os.environ.get("FUSE_IMAGE_DIR", pathlib.Path.home() / ".cache" / "fuse" / "image"))
 ARCH = {"x86_64": "x86_64", "aarch64": "arm64"}[platform.machine()]
 
 # Keeps which units are enabled in a directory, refuses to start those named in `broken`.
@@ -30,6 +35,42 @@ case $verb in
   start | restart) [ ! -e "$SYSTEMCTL_DIR/broken-$unit" ] || { rm "$SYSTEMCTL_DIR/broken-$unit"; exit 1; } ;;
 esac
 """
+
+# Makes a namespace a host of its own: what is written below `over` directories is gone with it.
+HOST = """set -e
+mount -t tmpfs none /tmp
+ip link set lo up
+over() { mkdir -p /tmp/$1/up /tmp/$1/work; mount -t overlay -o lowerdir=$2,upperdir=/tmp/$1/up,workdir=/tmp/$1/work none $2; }
+over lib /var/lib; over local /usr/local/bin
+"""
+
+
+def skip(reason):
+    """Skips where something is missing, and says so in the form that `make test` counts."""
+    print(f"\nSKIP tests/ops: {reason}", flush=True)
+    raise unittest.SkipTest(reason)
+
+
+def need_programs(*programs):
+    for each in programs:
+        if not (BINARIES / each).exists():
+            skip(f"{each} is not built (cargo build --workspace --bins)")
+
+
+def need_tools(*tools):
+    for tool in tools:
+        if not shutil.which(tool):
+            skip(f"{tool} is not installed")
+
+
+def need_root():
+    if os.geteuid() != 0:
+        skip("mount and network namespaces need root")
+
+
+def need_image():
+    if not (IMAGE / "vmlinux.bin").exists():
+        skip("there is no guest image (ops/dev/image.sh)")
 
 
 def program(text="one", version="fake 1"):
@@ -140,10 +181,11 @@ class Stage(unittest.TestCase):
         path.chmod(0o755)
         return path
 
-    def run_script(self, path, *args, fails=False, **env):
+    def run_script(self, path, *args, fails=False, cwd=None, stdin=None, **env):
         """Runs it; its exit status must be as expected."""
         done = subprocess.run(
-            [str(path), *args], cwd=self.cwd, env={**self.env, **env}, capture_output=True, text=True, timeout=60
+            [str(path), *args], cwd=cwd or self.cwd, stdin=stdin, env={**self.env, **env}, capture_output=True, text=True,
+            timeout=60,
         )
         shown = f"{path} {args}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
         self.assertEqual(done.returncode != 0, fails, shown)

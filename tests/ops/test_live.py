@@ -1,22 +1,12 @@
 """The scripts that operators type against real programs: an orchestrator, an agent, real guests, in namespaces."""
 
 import os
-import pathlib
 import subprocess
 import unittest
 
-from support import FIRECRACKER, TREE
+from support import BINARIES, FIRECRACKER, HOST, IMAGE, need_image, need_programs, need_root
 
-BINARIES = TREE / "target" / "debug"
-IMAGE = pathlib.Path(os.environ.get("FUSE_IMAGE_DIR", pathlib.Path.home() / ".cache" / "fuse" / "image"))
-
-# A host of its own: what is written below these directories is gone with the namespace.
-HOST = f"""set -e
-mount -t tmpfs none /tmp
-ip link set lo up
-over() {{ mkdir -p /tmp/$1/up /tmp/$1/work; mount -t overlay -o lowerdir=$2,upperdir=/tmp/$1/up,workdir=/tmp/$1/work none $2; }}
-over lib /var/lib; over local /usr/local/bin
-ln -s {BINARIES}/fc-agent /usr/local/bin/fc-agent
+PROGRAMS = f"""ln -s {BINARIES}/fc-agent /usr/local/bin/fc-agent
 ln -s {BINARIES}/fc-emulator /usr/local/bin/firecracker
 mkdir -p /var/lib/fuse
 ln -s {IMAGE}/* /var/lib/fuse/
@@ -26,21 +16,14 @@ cd {FIRECRACKER}
 
 class Live(unittest.TestCase):
     def setUp(self):
-        reason = ""
-        if os.geteuid() != 0:
-            reason = "needs root (mount and network namespaces)"
-        elif not all((BINARIES / name).exists() for name in ("orchestrator", "fc-agent", "fc-emulator")):
-            reason = "the programs are not built (cargo build --workspace --bins)"
-        elif not (IMAGE / "vmlinux.bin").exists():
-            reason = "there is no guest image (ops/dev/image.sh)"
-        if reason:
-            print(f"\nSKIP tests/ops live: {reason}", flush=True)
-            self.skipTest(reason)
+        need_root()
+        need_programs("orchestrator", "fc-agent", "fc-emulator")
+        need_image()
 
     def on_a_host(self, script):
         """Runs it as root of a host without network; processes that it leaves end with it."""
         done = subprocess.run(
-            ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "bash", "-c", HOST + script],
+            ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "bash", "-c", HOST + PROGRAMS + script],
             env={"PATH": os.environ["PATH"], "PUBLIC_HOST": "127.0.0.1"}, capture_output=True, text=True, timeout=300,
         )
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-4000:])

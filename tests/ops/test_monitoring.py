@@ -1,20 +1,16 @@
 """ops/monitoring and the pages about it: rules that hold, figures that exist, an entry for every alert."""
 
 import json
-import os
 import pathlib
 import re
-import shutil
-import socket
 import subprocess
-import time
 import unittest
 import urllib.request
 
-from support import TREE
+from support import BINARIES, TREE, need_programs, need_tools
+from orchestrator import Orchestrator
 
 MONITORING = TREE / "ops" / "monitoring"
-ORCHESTRATOR = TREE / "target" / "debug" / "orchestrator"
 # Families with labels show nothing before there is a host, a request or a failure.
 LABELLED = {
     "orchestrator_host_reachable",
@@ -32,9 +28,7 @@ def names(text):
 
 class Rules(unittest.TestCase):
     def promtool(self, *args):
-        if not shutil.which("promtool"):
-            print("\nSKIP tests/ops monitoring: promtool is not installed", flush=True)
-            self.skipTest("promtool is not installed")
+        need_tools("promtool")
         done = subprocess.run(["promtool", *args], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
@@ -54,37 +48,17 @@ class Rules(unittest.TestCase):
 
 class Figures(unittest.TestCase):
     def test_what_rules_and_dashboard_show_is_exposed(self):
-        if not ORCHESTRATOR.exists():
-            print("\nSKIP tests/ops monitoring: the orchestrator is not built", flush=True)
-            self.skipTest("the orchestrator is not built")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-        process = subprocess.Popen(
-            [ORCHESTRATOR, "--listen", address], env={"PATH": os.environ["PATH"]},
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        try:
-            for path in ("/v1/hosts", "/metrics"):
-                text = self.read(f"http://{address}{path}")
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
+        need_programs("orchestrator")
+        orchestrator = Orchestrator(BINARIES / "orchestrator")
+        self.addCleanup(orchestrator.stop)
+        for path in ("/v1/hosts", "/metrics"):
+            text = urllib.request.urlopen(f"{orchestrator.url}{path}", timeout=30).read().decode()
         exposed = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
         dashboard = (MONITORING / "dashboard.json").read_text()
         json.loads(dashboard)
         used = names(dashboard) | names((MONITORING / "alerts.yml").read_text())
         self.assertEqual(used - exposed - LABELLED, set())
         self.assertGreater(len(used), 15)
-
-    @staticmethod
-    def read(url):
-        for _ in range(100):
-            try:
-                return urllib.request.urlopen(url, timeout=10).read().decode()
-            except OSError:
-                time.sleep(0.1)
-        raise AssertionError(f"{url} does not answer")
 
 
 class Pages(unittest.TestCase):
@@ -94,10 +68,8 @@ class Pages(unittest.TestCase):
                 self.assertTrue((page.parent / link).exists(), f"{page.name}: {link}")
 
     def test_commands_of_the_manual_exist(self):
-        fuse = TREE / "target" / "debug" / "fuse"
-        if not fuse.exists():
-            print("\nSKIP tests/ops pages: fuse is not built", flush=True)
-            self.skipTest("fuse is not built")
+        need_programs("fuse")
+        fuse = BINARIES / "fuse"
         seen = set()
         for page in ("self-hosting", "operations", "monitoring", "troubleshooting"):
             text = (TREE / "docs" / f"{page}.md").read_text()

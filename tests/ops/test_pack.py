@@ -5,9 +5,10 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import unittest
 
-from support import ARCH, TREE, Stage, program
+from support import ARCH, HOST, INSTALLERS, TREE, Stage, need_root, need_tools, program
 
 PACK = TREE / "ops" / "dev" / "pack.sh"
 NAMES = ("orchestrator", "fuse", "fc-agent", "fc-emulator", "fused")
@@ -16,10 +17,7 @@ NAMES = ("orchestrator", "fuse", "fc-agent", "fc-emulator", "fused")
 class Packing(Stage):
     def setUp(self):
         super().setUp()
-        for tool in ("cargo", "dpkg-deb"):
-            if not shutil.which(tool):
-                print(f"\nSKIP tests/ops pack: {tool} is not installed", flush=True)
-                self.skipTest(f"{tool} is not installed")
+        need_tools("cargo", "dpkg-deb")
 
     def pack(self, name, umask, **env):
         programs, out = self.root / f"{name}-programs", self.root / f"{name}-out"
@@ -50,10 +48,33 @@ class Packing(Stage):
         for asset in ("fuse", "fuse-cli", "fuse-agent"):
             self.assertIn(f"{asset}_Linux_{ARCH}.tar.gz", digests)
         self.assertIn(f"fused_Linux_{ARCH}", digests)
+        for name in INSTALLERS:
+            self.assertIn(name, digests)
+            self.assertEqual((first / name).stat().st_mode & 0o777, 0o755)
 
         self.bill(json.loads((first / "fuse_sbom.cdx.json").read_text()))
         self.packages(first)
         self.installable(first)
+        self.alone(first)
+
+    def test_the_package_writes_the_first_configuration_and_keeps_it(self):
+        need_root()
+        [package] = self.pack("only", 0o022).glob("fuse-orchestrator_1.2.3_*.deb")
+        subprocess.run(["dpkg-deb", "-e", package, self.root / "control"], check=True)
+        configure = (self.root / "control/postinst").read_text()
+        config = "/etc/fuse/orchestrator.env"
+        # The script comes from a variable, because /tmp is another one there.
+        steps = f'over etc /etc; rm -f {config}; sh -c "$0" postinst configure; cat {config}; sh -c "$0" postinst configure; cat {config}'
+        done = subprocess.run(
+            ["unshare", "--mount", "--net", "bash", "-c", f"{HOST}{steps}; stat -c %a {config}", configure],
+            capture_output=True, text=True, timeout=60,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        texts, mode = done.stdout[: -len("600\n")], done.stdout[-len("600\n") :]
+        self.assertEqual((texts[: len(texts) // 2], mode), (texts[len(texts) // 2 :], "600\n"))
+        self.assertRegex(
+            texts, r"(?m)^ORCH_LISTEN=:8080\nORCH_AUTH_TOKEN=[0-9a-f]{64}\nTOKEN_ENCRYPTION_KEY=[0-9a-f]{64}$"
+        )
 
     def bill(self, bill):
         names = {component["name"] for component in bill["components"]}
@@ -85,6 +106,44 @@ class Packing(Stage):
         self.assertEqual((target / "fuse").read_bytes(), program("fuse", "fuse 1.2.3"))
         self.run_script(TREE / "ops" / "install-orchestrator.sh")
         self.assertEqual(self.at("/usr/local/bin/orchestrator").read_bytes(), program("orchestrator", "orchestrator 1.2.3"))
+
+    def alone(self, out):
+        """Each installer of a release in a directory of its own, from a file and through a pipe."""
+        for number, piped in enumerate((False, True)):
+            self.env["DESTDIR"] = str(self.root / f"alone-{number}")
+            self.dest, target = self.root / f"alone-{number}", self.root / f"programs-{number}"
+            self.install_alone(out / "install-fuse.sh", piped, FUSE_INSTALL_DIR=str(target))
+            self.assertEqual((target / "fuse").read_bytes(), program("fuse", "fuse 1.2.3"))
+            self.install_alone(out / "install-orchestrator.sh", piped)
+            self.assertEqual(
+                self.at("/usr/local/bin/orchestrator").read_bytes(), program("orchestrator", "orchestrator 1.2.3")
+            )
+            self.assertEqual(
+                self.at("/etc/systemd/system/fuse-orchestrator.service").read_text(),
+                (TREE / "ops/systemd/fuse-orchestrator.service").read_text(),
+            )
+            self.assertEqual(self.settings("/etc/fuse/orchestrator.env")["ORCH_LISTEN"], ":8080")
+            self.assert_secret("/etc/fuse/orchestrator.env")
+
+    def install_alone(self, installer, piped, **env):
+        with tempfile.TemporaryDirectory(dir=self.root) as empty:
+            if not piped:
+                return self.run_script(shutil.copy(installer, empty), cwd=empty, **env)
+            with installer.open() as script:
+                return self.run_script("bash", cwd=empty, stdin=script, **env)
+
+
+class Checkout(Stage):
+    def test_an_installer_without_its_library_says_what_to_do(self):
+        for name in INSTALLERS:
+            done = self.run_script(shutil.copy(TREE / "ops" / name, self.cwd), fails=True)
+            self.assertEqual(
+                done.stderr,
+                f"error: ops/lib/release.sh is missing: run ops/{name} from a checkout, or take the {name} of a release\n",
+            )
+            with (TREE / "ops" / name).open() as script:
+                self.assertEqual(self.run_script("bash", stdin=script, fails=True).stderr, done.stderr)
+        self.assertEqual((self.everything(), self.calls(), self.releases.requests), ({}, [], []))
 
 
 if __name__ == "__main__":

@@ -11,19 +11,11 @@ import subprocess
 import tempfile
 import unittest
 
-from support import FIRECRACKER, TREE
+from support import BINARIES, FIRECRACKER, HOST, IMAGE, TREE, need_image, need_programs, need_root, need_tools
 
 UNITS = TREE / "ops" / "systemd"
-BINARIES = TREE / "target" / "debug"
-IMAGE = pathlib.Path(os.environ.get("FUSE_IMAGE_DIR", pathlib.Path.home() / ".cache" / "fuse" / "image"))
 HOST_UNITS = ("fc-agent.service", "fc-update.service", "fc-update.timer", "orchestrator.service")
 ANALYZE = shutil.which("systemd-analyze")
-
-
-def skip(reason):
-    """Skips where a tool is missing, and says so in the form that `make test` counts."""
-    print(f"\nSKIP tests/ops units: {reason}", flush=True)
-    raise unittest.SkipTest(reason)
 
 
 def unit(name):
@@ -38,8 +30,7 @@ def unit(name):
 
 class Analysed(unittest.TestCase):
     def setUp(self):
-        if not ANALYZE:
-            skip("systemd-analyze is not installed")
+        need_tools("systemd-analyze")
 
     def verify(self, names, source=UNITS):
         with tempfile.TemporaryDirectory() as root:
@@ -119,26 +110,26 @@ class Said(unittest.TestCase):
         differ = {key for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
         self.assertEqual(differ, {"Description", "After", "Conflicts", "EnvironmentFile", "RestartSec"})
 
-    def test_copies_in_installers_that_come_alone_are_the_same(self):
-        helpers = (TREE / "ops/lib/release.sh").read_text()
-        helpers = helpers[helpers.index("# >>> release helpers"):]
-        for name in ("install-orchestrator.sh", "install-fuse.sh"):
-            self.assertIn(helpers, (TREE / "ops" / name).read_text(), name)
-        inline = (TREE / "ops/install-orchestrator.sh").read_text()
-        text = (UNITS / "fuse-orchestrator.service").read_text()
-        self.assertIn(f"<<'UNIT'\n{text}UNIT\n", inline)
-
-    def test_scripts_that_source_the_helpers_have_no_copy(self):
-        for script in FIRECRACKER.glob("*.sh"):
-            self.assertNotIn("sha256_of()", script.read_text(), script)
+    def test_a_helper_is_written_once(self):
+        """What ops/lib defines, no script and no other part of it defines again."""
+        libraries = [*(TREE / "ops/lib").iterdir()]
+        others = [*FIRECRACKER.iterdir(), *(TREE / "ops").glob("*.sh"), *(TREE / "ops/packages").iterdir()]
+        places = {}
+        for script in libraries + others:
+            for name in re.findall(r"^(\w+)\(\)", script.read_text(), re.M):
+                places.setdefault(name, []).append(script)
+        for name, scripts in places.items():
+            if not set(libraries).isdisjoint(scripts):
+                self.assertEqual(len(scripts), 1, f"{name}: {scripts}")
+        for name in ("sha256_of", "put_program", "orchestrator_env"):
+            self.assertIn(name, places)
 
 
 class Executed(unittest.TestCase):
     """ExecStart in a mount and network namespace of its own, with a service manager that listens."""
 
     def setUp(self):
-        if os.geteuid() != 0:
-            skip("command lines of units need root (mount and network namespaces)")
+        need_root()
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="fuse-unit-", dir="/var/tmp"))
         self.addCleanup(shutil.rmtree, self.work)
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -148,17 +139,11 @@ class Executed(unittest.TestCase):
     def start(self, name, settings, programs, prepare=""):
         """Runs the unit's command line with what its environment file says, given as `settings`."""
         values = unit(name)
-        for program in programs.values():
-            if not (BINARIES / program).exists():
-                skip(f"{program} is not built (cargo build --workspace --bins)")
+        need_programs(*programs.values())
         [file] = values["EnvironmentFile"]
         links = "\n".join(f"ln -s {BINARIES / program} /usr/local/bin/{name}" for name, program in programs.items())
-        # Whatever is written lands on a tmpfs that ends with the namespace.
-        script = f"""set -e
-        mount -t tmpfs none /tmp
-        ip link set lo up
-        over() {{ mkdir -p /tmp/$1/up /tmp/$1/work; mount -t overlay -o lowerdir=$2,upperdir=/tmp/$1/up,workdir=/tmp/$1/work none $2; }}
-        over etc /etc; over lib /var/lib; over local /usr/local/bin
+        script = f"""{HOST}
+        over etc /etc
         mkdir -p $(dirname {file})
         {links}
         {prepare}
@@ -209,8 +194,7 @@ class Executed(unittest.TestCase):
         self.lives(self.start("fuse-orchestrator.service", settings, {"orchestrator": "orchestrator"}))
 
     def test_fc_agent(self):
-        if not (IMAGE / "vmlinux.bin").exists():
-            skip("there is no guest image (ops/dev/image.sh)")
+        need_image()
         programs = {"fc-agent": "fc-agent", "firecracker": "fc-emulator"}
         settings = ["FC_AGENT_TOKEN=t", "PUBLIC_HOST=127.0.0.1"]
         self.lives(self.start("fc-agent.service", settings, programs, f"ln -s {IMAGE}/* /var/lib/fuse/"))

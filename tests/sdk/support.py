@@ -6,86 +6,33 @@ memory, so that hosts can be registered and environments have a guest that answe
 
 from __future__ import annotations
 
-import atexit
 import base64
 import json
 import os
-import re
 import secrets
-import subprocess
 import threading
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 import fuse
+import orchestrator
+from orchestrator import PATIENCE
 
 TOKEN = "the-master-token"
 AGENT_TOKEN = "the-agent-token"
-# How long anything here may take before it counts as hung.
-PATIENCE = 30
-
-LISTENING = re.compile(r"\blistening\b.*?\baddress=(\S+)")
 
 
-class Orchestrator:
-    """The binary, with what it logged; `env` adds to (or, with None, takes from) its settings."""
+class Orchestrator(orchestrator.Orchestrator):
+    """Authenticated unless told otherwise; `env` adds to (or, with None, takes from) its settings."""
 
     def __init__(self, **env: str | None) -> None:
-        settings = {
-            "PATH": os.environ.get("PATH", ""),
-            "ORCH_LISTEN": "127.0.0.1:0",
-            "ORCH_AUTH_TOKEN": TOKEN,
-            **env,
-        }
-        self._lines: list[str] = []
-        self._address: str | None = None
-        self._started = threading.Event()
-        self._process = subprocess.Popen(
-            [os.environ["FUSE_ORCHESTRATOR"]],
-            env={name: value for name, value in settings.items() if value is not None},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        atexit.register(self.stop)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        if not self._started.wait(PATIENCE) or self._address is None:
-            self.stop()
-            raise AssertionError(f"the orchestrator did not start:\n{self.log()}")
-
-    def _read(self) -> None:
-        with self._process.stderr as lines:
-            for line in lines:
-                self._lines.append(line)
-                if found := LISTENING.search(line):
-                    self._address = found[1]
-                    self._started.set()
-        self._started.set()
-
-    @property
-    def url(self) -> str:
-        return f"http://{self._address}"
+        settings = {"ORCH_AUTH_TOKEN": TOKEN, **env}
+        given = {name: value for name, value in settings.items() if value is not None}
+        super().__init__(os.environ["FUSE_ORCHESTRATOR"], **given)
 
     def client(self, token: str = TOKEN, **options: object) -> fuse.Client:
         return fuse.Client(self.url, token, timeout=PATIENCE, **options)
-
-    def log(self) -> str:
-        """Everything it said, once it has ended."""
-        self._reader.join(PATIENCE)
-        return "".join(self._lines)
-
-    def stop(self) -> int:
-        """Ends it the way a service manager does; answers with its exit status."""
-        atexit.unregister(self.stop)
-        self._process.terminate()
-        try:
-            return self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
 
 
 class Agent:

@@ -69,7 +69,7 @@ class Files(unittest.TestCase):
                 self.assertTrue(found.exists(), f"{named(page)}: {target}")
                 if anchor:
                     heads = re.findall(r"^#+ (.*)$", found.read_text(), re.M)
-                    anchors = [re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-") for head in heads]
+                    anchors = [re.sub(r"[^\w -]", "", head.strip()).lower().replace(" ", "-") for head in heads]
                     self.assertIn(anchor, anchors, f"{named(page)}: {target}")
 
     def test_files_of_the_tree_exist(self):

@@ -135,7 +135,7 @@ fn forever(path: &str, at: Option<crate::Position>, text: &str, report: &mut Rep
             "{} does not return, and startup waits for it",
             quoted(command)
         );
-        let hint = "put it in the background with &, or make it a service".to_owned();
+        let hint = "put it in the background with &".to_owned();
         report.warning(at, path, message, Some(hint));
     }
 }

@@ -130,7 +130,7 @@ Environment only:
                         the key before that: what is stored under it still opens
   ORCH_REQUIRE_AUTH     exactly `true`: refuse to start without ORCH_AUTH_TOKEN,
                         TOKEN_ENCRYPTION_KEY and DATABASE_URL
-  AGENT_DOWNLOAD_URL    where guests fetch a guest agent that their image lacks
+  AGENT_DOWNLOAD_URL    handed to host agents that fetch a guest agent; fc-agent brings its own and refuses it
   RUST_LOG              log filter, default info
 
 A flag wins over its variable; an empty variable counts as unset. Durations: 30s, 5m, 2h.";

@@ -7,10 +7,11 @@
 //! * [`http`]: the host contract on axum, thin;
 //! * [`registry`]: one task per VM owns it and takes its operations in order;
 //! * [`disk`], [`net`], [`vmm`], [`guest`], [`huge_pages`]: what a VM is made of;
-//! * [`snapshot`]: the snapshots of this host;
+//! * [`snapshot`]: the snapshots of this host; [`artifact`]: how they get to another one;
 //! * [`serve`], [`probe`]: the subcommands;
 //! * [`report`], [`file_error`]: how errors read.
 
+pub mod artifact;
 pub mod capacity;
 pub mod config;
 pub mod disk;

@@ -5,8 +5,14 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
 use crate::config::{Config, FIRECRACKER, PublicHost};
-use crate::registry::HostParts;
+use crate::http::{App, server};
+use crate::registry::{HostParts, Registry};
 use crate::tools;
 use crate::vmm::fake::FakeVmm;
 
@@ -146,4 +152,70 @@ impl Bench {
     pub(crate) fn vm_dir(&self, id: &str) -> PathBuf {
         self.config.paths.state.join("vms").join(id)
     }
+}
+
+/// An agent on loopback, and what it answers to raw bytes.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) address: std::net::SocketAddr,
+    shutdown: CancellationToken,
+    tasks: TaskTracker,
+    pub(crate) registry: Registry,
+    pub(crate) bench: Bench,
+}
+
+impl Served {
+    pub(crate) async fn start(settings: &[(&str, &str)]) -> Self {
+        let bench = Bench::with(settings);
+        let registry = Registry::start(bench.parts()).await.unwrap();
+        let listener = server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let router = App::new(registry.clone()).router();
+        let idle = bench.config.http.idle;
+        tasks.spawn(server::serve(listener, router, idle, shutdown.clone()));
+        tasks.close();
+        Self {
+            address,
+            shutdown,
+            tasks,
+            registry,
+            bench,
+        }
+    }
+
+    /// Sends bytes, closes the sending side, and reads to the end.
+    pub(crate) async fn raw(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
+        self.raw(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+             Authorization: Bearer t0ken\r\n{headers}\r\n{body}"
+        ))
+        .await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &str) -> String {
+        let length = format!("Content-Length: {}\r\n", body.len());
+        self.send("POST", path, &length, body).await
+    }
+
+    pub(crate) async fn stop(self) {
+        self.shutdown.cancel();
+        self.tasks.wait().await;
+    }
+}
+
+pub(crate) fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or(answer)
+}
+
+pub(crate) fn text(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }

@@ -5,6 +5,7 @@
 //!
 //! * [`vm`], [`exec`], [`files`], [`start_agent`], [`snapshot`], [`capacity`]: one file per resource, holding the
 //!   request and the answer of its routes;
+//! * [`artifact`], [`grant`]: disks on their way between hosts, and what opens them;
 //! * [`limits`]: every bound both ends agree on;
 //! * [`text`]: error bodies that the contract fixes word for word;
 //! * [`url_policy`]: which agent URLs may be dialled;
@@ -15,11 +16,13 @@
 //!
 //! Unknown JSON fields are ignored in both directions, so that either side may be newer.
 
+pub mod artifact;
 pub mod capacity;
 pub mod client;
 pub mod encoding;
 pub mod exec;
 pub mod files;
+pub mod grant;
 pub mod limits;
 pub mod name;
 pub mod snapshot;
@@ -29,11 +32,13 @@ pub mod token;
 pub mod url_policy;
 pub mod vm;
 
+pub use artifact::{Artifact, Pull, PullAnswer, PullRequest, PullState};
 pub use capacity::{Capacity, GpuDevice, Health, MigInstance};
-pub use client::{AttachStream, HostClient, HostError, HostTransport};
+pub use client::{ArtifactStream, AttachStream, FetchError, HostClient, HostError, HostTransport};
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::{FileUpload, UploadRequest};
 pub use fuse_wire_attach as attach;
+pub use grant::Grant;
 pub use snapshot::{
     ForkRequest, RestoreRequest, RestoreResponse, Snapshot, SnapshotKind, SnapshotList,
     SnapshotRequest,

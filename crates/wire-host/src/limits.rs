@@ -47,6 +47,15 @@ pub const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 /// Bound of a call that only reads the agent's state.
 pub const READ_LIMIT: Duration = Duration::from_secs(10);
 
+/// Bytes of an artifact that are sent at a time.
+pub const ARTIFACT_CHUNK: usize = 1024 * 1024;
+/// Largest artifact (`FC_AGENT_MAX_ARTIFACT_BYTES`).
+pub const MAX_ARTIFACT_BYTES: u64 = 64 * 1024 * 1024 * 1024;
+/// How long the other end of a transfer may stay silent (`FC_AGENT_ARTIFACT_IO_TIMEOUT`).
+pub const ARTIFACT_IO: Duration = Duration::from_secs(60);
+/// Bound of a whole transfer, on either end (`FC_AGENT_ARTIFACT_TRANSFER_TIMEOUT`).
+pub const ARTIFACT_TRANSFER: Duration = Duration::from_secs(1800);
+
 /// What a client waits beyond the operation's own limit.
 pub const CALL_GRACE: Duration = Duration::from_secs(30);
 /// Bound of establishing a connection to an agent.

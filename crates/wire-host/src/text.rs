@@ -10,3 +10,9 @@ pub const VM_NOT_FOUND: &str = "vm not found";
 pub const NOT_FOUND: &str = "not found";
 /// Body of a 404 for a snapshot that does not exist.
 pub const SNAPSHOT_NOT_FOUND: &str = "snapshot not found";
+/// Body of a 403: an artifact's grant was refused, for whatever reason.
+pub const FORBIDDEN: &str = "forbidden";
+/// Body of a 404 for an artifact that is not there.
+pub const ARTIFACT_NOT_FOUND: &str = "artifact not found";
+/// Body of a 404 for a pull that this agent does not know, or not any more.
+pub const PULL_NOT_FOUND: &str = "pull not found";

@@ -105,6 +105,14 @@ impl AgentUrl {
         url
     }
 
+    /// The same agent without a path prefix: scheme, host and port.
+    #[must_use]
+    pub fn origin(&self) -> Self {
+        let mut url = Url::clone(&self.0);
+        url.set_path("/");
+        Self(Arc::new(url))
+    }
+
     /// Whether the connection is encrypted.
     #[must_use]
     pub fn is_tls(&self) -> bool {

@@ -81,6 +81,19 @@ pub struct Config {
     pub net: NetSettings,
     /// Defaults and bounds of VMs.
     pub vms: VmSettings,
+    /// Bounds of transfers between hosts.
+    pub artifacts: ArtifactSettings,
+}
+
+/// Bounds of transfers between hosts.
+#[derive(Debug, Clone, Copy)]
+pub struct ArtifactSettings {
+    /// Largest artifact in bytes.
+    pub max_bytes: u64,
+    /// How long the other end may stay silent.
+    pub io_limit: Duration,
+    /// Bound of a whole transfer.
+    pub transfer_limit: Duration,
 }
 
 /// Bounds of HTTP requests.
@@ -105,6 +118,9 @@ pub struct Paths {
     pub images: PathBuf,
     /// Snapshots.
     pub snapshots: PathBuf,
+    /// Disks that are arriving from other hosts, if that was given; in the file system of the
+    /// snapshots.
+    pub staging: Option<PathBuf>,
     /// The default image.
     pub base: PathBuf,
     /// Kernel that guests boot.
@@ -210,6 +226,7 @@ impl Config {
             paths: paths(&env, backend),
             net: net(&env, backend)?,
             vms: vms(&env, backend)?,
+            artifacts: artifacts(&env)?,
         })
     }
 }
@@ -224,6 +241,7 @@ fn paths(env: &Env<'_>, backend: Backend) -> Paths {
         sockets: path(env.own("SOCK_DIR"), backend.socket_dir),
         images: path(env.shared("IMAGES_DIR"), "images"),
         snapshots: path(env.shared("SNAPSHOTS_DIR"), "agent-state/snapshots"),
+        staging: env.own("AGENT_ARTIFACT_TMP_DIR").map(PathBuf::from),
         base: path(env.shared("BASE_ROOTFS"), "rootfs-fused.ext4"),
         kernel: root.join("vmlinux.bin"),
         initrd: path(env.own("INITRD"), "initramfs.img"),
@@ -309,6 +327,20 @@ fn vms(env: &Env<'_>, backend: Backend) -> Result<VmSettings, ConfigError> {
         min_free_mib: env.number_shared("FUSE_MIN_FREE_MB", 1024, 0)?,
         boot_limit: Duration::from_secs(boot),
         memory_limit: Duration::from_secs(memory),
+    })
+}
+
+fn artifacts(env: &Env<'_>) -> Result<ArtifactSettings, ConfigError> {
+    let (io, transfer) = (limits::ARTIFACT_IO, limits::ARTIFACT_TRANSFER);
+    let max_bytes = limits::MAX_ARTIFACT_BYTES;
+    let seconds = |name, default: Duration| {
+        let seconds = env.number_own(name, default.as_secs(), 1)?;
+        Ok(Duration::from_secs(seconds))
+    };
+    Ok(ArtifactSettings {
+        max_bytes: env.number_own("AGENT_MAX_ARTIFACT_BYTES", max_bytes, 1)?,
+        io_limit: seconds("AGENT_ARTIFACT_IO_TIMEOUT", io)?,
+        transfer_limit: seconds("AGENT_ARTIFACT_TRANSFER_TIMEOUT", transfer)?,
     })
 }
 

@@ -195,6 +195,23 @@ impl Images {
         })
     }
 
+    /// Where an image that is arriving is written: the file system of the store.
+    #[must_use]
+    pub fn store(&self) -> &Path {
+        &self.store
+    }
+
+    /// Takes over a durable file whose digest was verified.
+    ///
+    /// # Errors
+    /// It cannot be renamed.
+    pub fn adopt(&self, file: &Path, digest: &str) -> Result<(), FileError> {
+        let path = self.store.join(format!("{digest}.{EXTENSION}"));
+        fs::rename(file, &path).map_err(failed("rename the image to", &path))?;
+        let synced = File::open(&self.store).and_then(|dir| dir.sync_all());
+        synced.map_err(failed("sync", &self.store))
+    }
+
     fn find(&self, name: &str) -> Result<PathBuf, ImageError> {
         let refuse = |why| ImageError::Name {
             name: name.to_owned(),

@@ -2,7 +2,7 @@
 //!
 //! [`images`] resolves what a caller names and pins its bytes by digest, [`overlay`] makes a VM's
 //! writable disk from a template in milliseconds, [`copy`] copies files without filling holes,
-//! [`sealed`] takes the digest along with a copy,
+//! [`sealed`] takes the digest along with a copy, [`sparse_form`] is how a disk travels,
 //! [`space`] refuses work before the file system is full. All functions here block; callers run
 //! them through `spawn_blocking`.
 
@@ -11,6 +11,7 @@ pub mod images;
 pub mod overlay;
 pub mod sealed;
 pub mod space;
+pub mod sparse_form;
 
 pub use images::{BaseImage, ImageError, Images};
 pub use overlay::{OverlayError, Overlays};

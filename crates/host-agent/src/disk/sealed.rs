@@ -1,15 +1,8 @@
 //! Copies of disks that carry a digest.
 //!
-//! The digest is taken of the *sparse form* of a file, which depends on its content alone and not
-//! on where a file system happens to have holes:
-//!
-//! ```text
-//! "fuse-sparse/1\0\0\0" | length: u64 | { offset: u64 | 4096 bytes }*     (big-endian)
-//! ```
-//!
-//! One record per block of 4 KiB that is not all zero, in order; the last block is filled up with
-//! zeros. So a disk of 10 GiB with 50 MB in it is 50 MB to hash. The copy is hashed while it is
-//! written, and has a hole wherever a block is all zero.
+//! The digest is taken of the *sparse form* of a file ([`super::sparse_form`]), so a disk of 10 GiB
+//! with 50 MB in it is 50 MB to hash. The copy is hashed while it is written, and has a hole wherever
+//! a block is all zero.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -21,14 +14,7 @@ use rustix::fs::ioctl_ficlone;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use super::copy::next_extent;
-
-/// First bytes of the sparse form.
-const MAGIC: &[u8; 16] = b"fuse-sparse/1\0\0\0";
-/// Bytes of a block.
-const BLOCK: usize = 4096;
-/// Bytes that are read at a time.
-const CHUNK: usize = 256 * BLOCK;
+use super::sparse_form::{BLOCK, each_run, header};
 
 /// A finished copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +25,8 @@ pub struct Sealed {
     pub copied: u64,
     /// Bytes that the copy takes in its file system.
     pub stored: u64,
+    /// Blocks of the sparse form.
+    pub blocks: u64,
 }
 
 /// A copy that was not made.
@@ -80,7 +68,7 @@ pub fn copy(
         .mode(0o600)
         .open(to)?;
     let shared = ioctl_ficlone(&target, &source).is_ok();
-    let (digest, copied) = if shared {
+    let mut sealed = if shared {
         on_held();
         pass(&target, None, cancel)?
     } else {
@@ -89,59 +77,43 @@ pub fn copy(
         done
     };
     target.sync_all()?;
-    let stored = target.metadata()?.blocks() * 512;
-    Ok(Sealed {
-        digest,
-        copied,
-        stored,
-    })
+    sealed.stored = target.metadata()?.blocks() * 512;
+    Ok(sealed)
 }
 
-/// Hashes `source` and writes it to `target`. Returns digest and bytes written.
-fn pass(
-    source: &File,
-    target: Option<&File>,
-    cancel: &AtomicBool,
-) -> Result<(String, u64), SealError> {
+/// Hashes `source` and writes it to `target`.
+fn pass(source: &File, target: Option<&File>, cancel: &AtomicBool) -> Result<Sealed, SealError> {
     let length = source.metadata()?.len();
     if let Some(target) = target {
         target.set_len(length)?;
     }
     let mut hash = Sha256::new();
-    hash.update(MAGIC);
-    hash.update(length.to_be_bytes());
-    let (mut at, mut copied) = (0, 0);
-    let mut buffer = vec![0; CHUNK];
-    while let Some((start, end)) = next_extent(source, at, length)? {
-        // Whole blocks: the form does not know where extents begin.
-        at = at.max(start / BLOCK as u64 * BLOCK as u64);
-        let end = end.next_multiple_of(BLOCK as u64);
-        while at < end {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(SealError::Cancelled);
-            }
-            let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-            let chunk = &mut buffer[..want];
-            fill(source, chunk, at)?;
-            for (start, run) in runs(chunk) {
-                let offset = at + start as u64;
-                for (number, block) in run.chunks(BLOCK).enumerate() {
-                    hash.update((offset + (number * BLOCK) as u64).to_be_bytes());
-                    hash.update(block);
-                }
-                let Some(target) = target else { continue };
-                // The fill of the last block is not part of the file.
-                let room = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX);
-                let run = &run[..run.len().min(room)];
-                target
-                    .write_all_at(run, offset)
-                    .map_err(|e| full(e, source, copied))?;
-                copied += run.len() as u64;
-            }
-            at += want as u64;
+    hash.update(header(length));
+    let (mut blocks, mut copied) = (0, 0);
+    each_run(source, |offset, run| {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(SealError::Cancelled);
         }
-    }
-    Ok((hex::encode(hash.finalize()), copied))
+        for (number, block) in run.chunks(BLOCK).enumerate() {
+            hash.update((offset + (number * BLOCK) as u64).to_be_bytes());
+            hash.update(block);
+            blocks += 1;
+        }
+        let Some(target) = target else { return Ok(()) };
+        // The fill of the last block is not part of the file.
+        let room = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let run = &run[..run.len().min(room)];
+        let written = target.write_all_at(run, offset);
+        written.map_err(|e| full(e, source, copied))?;
+        copied += run.len() as u64;
+        Ok(())
+    })?;
+    Ok(Sealed {
+        digest: hex::encode(hash.finalize()),
+        copied,
+        stored: 0,
+        blocks,
+    })
 }
 
 /// Tells a full file system from other failures.
@@ -158,48 +130,6 @@ fn full(error: io::Error, source: &File, copied: u64) -> SealError {
     }
 }
 
-/// Reads a whole chunk; beyond the end of the file there are zeros.
-fn fill(source: &File, chunk: &mut [u8], mut at: u64) -> io::Result<()> {
-    let mut rest = chunk;
-    while !rest.is_empty() {
-        match source.read_at(rest, at) {
-            Ok(0) => {
-                rest.fill(0);
-                return Ok(());
-            }
-            Ok(read) => {
-                at += read as u64;
-                rest = &mut rest[read..];
-            }
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-/// The stretches of blocks that are not all zero, with their places.
-fn runs(chunk: &[u8]) -> Vec<(usize, &[u8])> {
-    let mut runs = Vec::new();
-    let mut begun = None;
-    for at in (0..chunk.len()).step_by(BLOCK) {
-        let block = &chunk[at..(at + BLOCK).min(chunk.len())];
-        let zero = block.iter().all(|byte| *byte == 0);
-        match (begun, zero) {
-            (None, false) => begun = Some(at),
-            (Some(start), true) => {
-                runs.push((start, &chunk[start..at]));
-                begun = None;
-            }
-            (None, true) | (Some(_), false) => {}
-        }
-    }
-    if let Some(start) = begun {
-        runs.push((start, &chunk[start..]));
-    }
-    runs
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,7 +144,7 @@ mod tests {
 
     /// The form, written down the slow way.
     fn form(content: &[u8]) -> Vec<u8> {
-        let mut form = MAGIC.to_vec();
+        let mut form = b"fuse-sparse/1\0\0\0".to_vec();
         form.extend((content.len() as u64).to_be_bytes());
         for (number, block) in content.chunks(BLOCK).enumerate() {
             if block.iter().any(|byte| *byte != 0) {

@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use fuse_wire_host::text;
 
+use crate::artifact::{PullError, ServeError};
 use crate::disk::sealed::SealError;
 use crate::guest::GuestError;
 use crate::registry::{
@@ -43,6 +44,10 @@ impl ApiError {
 
     pub(super) fn unknown_route() -> Self {
         Self::new(StatusCode::NOT_FOUND, text::NOT_FOUND)
+    }
+
+    pub(super) fn not_found(text: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, text)
     }
 
     pub(super) fn unknown_method() -> Self {
@@ -187,6 +192,32 @@ impl From<&StoreError> for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         Self::from(&error)
+    }
+}
+
+impl From<ServeError> for ApiError {
+    fn from(error: ServeError) -> Self {
+        match &error {
+            ServeError::Forbidden => Self::new(StatusCode::FORBIDDEN, text::FORBIDDEN),
+            ServeError::NotFound => Self::not_found(text::ARTIFACT_NOT_FOUND),
+            ServeError::Range { .. } => {
+                Self::new(StatusCode::RANGE_NOT_SATISFIABLE, error.to_string())
+            }
+            ServeError::Busy => Self::busy(error.to_string()),
+            ServeError::File(_) => Self::internal(&error),
+        }
+    }
+}
+
+impl From<PullError> for ApiError {
+    fn from(error: PullError) -> Self {
+        let status = match &error {
+            PullError::Request(_) => StatusCode::BAD_REQUEST,
+            PullError::Taken { .. } => StatusCode::CONFLICT,
+            PullError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            PullError::Failed(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(status, error.to_string())
     }
 }
 

@@ -4,6 +4,7 @@
 //! else, `body` reads a request body by the contract's rules, `routes` are the handlers, and
 //! `error` alone maps errors to statuses and texts.
 
+mod artifacts;
 mod attach;
 mod auth;
 mod body;
@@ -78,6 +79,9 @@ impl App {
             .route("/v1/vm/{id}/restore", post(snapshots::restore))
             .route("/v1/vm/{id}/fork", post(snapshots::fork))
             .route("/v1/snapshots/{sid}", delete(snapshots::delete))
+            .route("/v1/artifacts/{digest}", get(artifacts::serve))
+            .route("/v1/artifacts/{digest}/pull", post(artifacts::pull))
+            .route("/v1/artifacts/pulls/{id}", get(artifacts::progress))
             .fallback(routes::unknown)
             .method_not_allowed_fallback(routes::unknown)
             // Bodies are bounded by `body`, by the rules of the contract.

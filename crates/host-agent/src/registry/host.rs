@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::error::StepError;
 use super::meta::{Meta, MetaError, Metas};
 use super::tables::Tables;
+use crate::artifact::Artifacts;
 use crate::config::{Config, PublicHost};
 use crate::disk::{ImageError, Images, OverlayError, Overlays};
 use crate::file_error::{FileError, failed};
@@ -66,6 +67,9 @@ pub enum HostError {
     /// The snapshots cannot be used.
     #[error("cannot use the snapshots")]
     Snapshots(#[source] FileError),
+    /// Artifacts cannot be kept.
+    #[error("cannot keep artifacts of other hosts")]
+    Artifacts(#[source] crate::artifact::OpenError),
     /// Devices cannot be managed.
     #[error("cannot manage network devices")]
     Links(#[source] LinkError),
@@ -84,6 +88,7 @@ pub struct Host {
     pub(super) images: Arc<Images>,
     pub(super) overlays: Arc<Overlays>,
     pub(super) snapshots: Arc<Snapshots>,
+    pub(super) artifacts: Artifacts,
     pub(super) metas: Arc<Metas>,
     pub(super) links: Links,
     /// The packet rules.

@@ -41,6 +41,7 @@ use fuse_wire_host::{
     StartAgentResponse, VmView,
 };
 
+use crate::artifact::Artifacts;
 use crate::snapshot::StoreError;
 pub use error::{
     CreateError, DeleteError, ForkError, LeaseError, RestoreError, SnapshotError, SurfaceError,
@@ -73,6 +74,12 @@ impl Registry {
     #[must_use]
     pub fn host(&self) -> &Arc<Host> {
         &self.host
+    }
+
+    /// Disks that come from other hosts, and go to them.
+    #[must_use]
+    pub fn artifacts(&self) -> &Artifacts {
+        &self.host.artifacts
     }
 
     /// Makes a VM and returns when its guest answers. Goes on when the caller goes away.

@@ -23,6 +23,7 @@ use super::journal::Journal;
 use super::meta::{Found, Meta, Metas, Phase};
 use super::tables::Tables;
 use super::vm::Vm;
+use crate::artifact::Artifacts;
 use crate::disk::{Images, Overlays};
 use crate::net::{Firewall, Links};
 use crate::report::chain;
@@ -109,6 +110,13 @@ async fn open(
         source: std::io::Error::other(lost),
     })?;
     let snapshots = snapshots.map_err(HostError::Snapshots)?;
+    let (images, snapshots) = (Arc::new(images), Arc::new(snapshots));
+    let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+    let artifacts = {
+        let (snapshots, images) = (Arc::clone(&snapshots), Arc::clone(&images));
+        Artifacts::open(&config, snapshots, images, tasks.clone(), shutdown.clone())
+            .map_err(HostError::Artifacts)?
+    };
     let links = Links::open().map_err(HostError::Links)?;
     links.enable_forwarding().await.map_err(HostError::Links)?;
     // The table goes in with the rules of all VMs: a moment without them would cut connections.
@@ -120,16 +128,17 @@ async fn open(
     Ok(Host {
         public_host,
         vmm,
-        images: Arc::new(images),
+        images,
         overlays: Arc::new(overlays),
-        snapshots: Arc::new(snapshots),
+        snapshots,
+        artifacts,
         metas: Arc::new(metas),
         links,
         firewall,
         tables: Tables::default(),
         boot_turns: Semaphore::new(cpus()),
-        tasks: TaskTracker::new(),
-        shutdown: CancellationToken::new(),
+        tasks,
+        shutdown,
         _lock: lock,
         #[cfg(test)]
         faults: super::journal::Faults::default(),

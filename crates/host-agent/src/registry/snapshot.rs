@@ -75,6 +75,8 @@ pub(super) async fn take(
         storage_gb: meta.spec.storage_gb,
         index: meta.slot.index,
         boot_id: meta.boot_id.clone(),
+        blocks: Some(taken.disk.blocks),
+        source_peer: None,
     };
     let store = Arc::clone(&actor.host.snapshots);
     let commit = tokio::task::spawn_blocking(move || store.commit(&staged, stored));

@@ -26,6 +26,12 @@ pub struct Stored {
     /// The boot that the guest was in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// Blocks of the disk's sparse form; absent in records of older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<u64>,
+    /// The agent that it was pulled from; absent for one that was taken here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_peer: Option<String>,
 }
 
 /// Files of a snapshot, below its directory.

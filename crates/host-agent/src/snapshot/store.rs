@@ -17,6 +17,8 @@ use crate::report::chain;
 const META: &str = "meta.json";
 const STAGED: &str = ".new-";
 const REMOVED: &str = ".old-";
+/// Where disks from other hosts arrive, if there is no place for them beside the snapshots.
+pub const ARRIVING: &str = ".pulls";
 
 /// A snapshot that cannot be had.
 #[derive(Debug, Error)]
@@ -70,6 +72,9 @@ impl Snapshots {
                 fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
                 continue;
             }
+            if name == ARRIVING {
+                continue;
+            }
             match read(&path, &name) {
                 Ok(stored) => {
                     let stored = Arc::new(stored);
@@ -97,7 +102,17 @@ impl Snapshots {
     /// The directory cannot be made.
     pub fn stage(&self) -> Result<Staged, FileError> {
         let seconds = jiff::Timestamp::now().as_second();
-        let id = format!("snap-{seconds}-{:06x}", rand::random::<u32>() & 0x00ff_ffff);
+        self.stage_as(format!(
+            "snap-{seconds}-{:06x}",
+            rand::random::<u32>() & 0x00ff_ffff
+        ))
+    }
+
+    /// A place for a new snapshot whose id is known; no other one may be at work on it.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn stage_as(&self, id: String) -> Result<Staged, FileError> {
         let dir = self.root.join(format!("{STAGED}{id}"));
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700);
@@ -144,6 +159,26 @@ impl Snapshots {
         let key = |view: &Snapshot| (view.created_at.clone(), view.snapshot_id.clone());
         views.sort_by_key(key);
         views
+    }
+
+    /// What is stored under an id.
+    #[must_use]
+    pub fn get(&self, id: &str) -> Option<Arc<Stored>> {
+        Some(Arc::clone(&self.lock().get(id)?.stored))
+    }
+
+    /// Keeps some snapshot with this digest from being removed for as long as the result lives.
+    #[must_use]
+    pub fn hold_digest(self: &Arc<Self>, digest: &str) -> Option<Held> {
+        let mut table = self.lock();
+        let entry = table
+            .values_mut()
+            .find(|entry| entry.stored.view.digest == digest)?;
+        entry.users += 1;
+        Some(Held {
+            store: Arc::clone(self),
+            stored: Arc::clone(&entry.stored),
+        })
     }
 
     /// Keeps a snapshot from being removed for as long as the result lives.
@@ -307,6 +342,8 @@ mod tests {
             storage_gb: 1,
             index: 3,
             boot_id: None,
+            blocks: Some(2),
+            source_peer: None,
         }
     }
 

@@ -69,6 +69,10 @@ impl HostClient {
         &self.agent
     }
 
+    pub(super) fn token(&self) -> &AgentToken {
+        &self.token
+    }
+
     /// `GET /healthz`.
     ///
     /// # Errors

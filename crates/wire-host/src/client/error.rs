@@ -30,6 +30,8 @@ pub enum Call {
     Restore,
     Fork,
     Attach,
+    Pull,
+    PullProgress,
 }
 
 impl fmt::Display for Call {
@@ -50,6 +52,8 @@ impl fmt::Display for Call {
             Self::Restore => "restore",
             Self::Fork => "fork",
             Self::Attach => "attach",
+            Self::Pull => "artifact pull",
+            Self::PullProgress => "artifact pull progress",
         })
     }
 }

@@ -4,12 +4,14 @@
 //! address and token on top of it and is cheap to make and clone. Redirects are refused, every call
 //! has its own bound (see [`crate::limits`]), and error bodies are read up to a cap.
 
+mod artifacts;
 mod attach;
 mod calls;
 mod error;
 mod snapshots;
 mod transport;
 
+pub use artifacts::{ArtifactStream, FetchError};
 pub use attach::AttachStream;
 pub use calls::HostClient;
 pub use error::{Call, HostError};

@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use fuse_qemu::QmpError;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -14,7 +15,7 @@ use crate::api::Request;
 use crate::config::{ConfigError, ConfigFile, LoadSnapshot, LoggerConfig, VmConfig};
 use crate::host::{self, HostParts};
 use crate::logger::{Logger, LoggerError};
-use crate::qemu::{Exit, QmpError};
+use crate::qemu::Exit;
 use crate::vm::{CreateSnapshotError, LoadError, StartError, UpdateError, Vm};
 
 /// An action that failed. The text of the variant and of all its causes is the

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use fuse_qemu::QmpError;
+use fuse_qemu::commands::{Cont, MigrateSetCapabilities, SendKey, Stop};
 use thiserror::Error;
 use tokio::net::UnixStream;
 
@@ -14,8 +16,7 @@ use crate::action::InstanceState;
 use crate::config::{DriveError, DriveUpdate, NetworkError, NetworkUpdate, VmConfig};
 use crate::host::HostParts;
 use crate::qemu::{
-    BlockSetIoThrottle, Channels, Cont, Exit, MigrateSetCapabilities, Qemu, QemuError, QmpError,
-    SendKey, Start, Stop, arguments, channel, drive_backend,
+    BlockSetIoThrottle, Channels, Exit, Qemu, QemuError, Start, arguments, channel, drive_backend,
 };
 use crate::vsock::Bridge;
 

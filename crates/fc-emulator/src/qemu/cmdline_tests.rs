@@ -2,19 +2,11 @@
 
 use serde_json::json;
 
-use super::cmdline::{Channels, Start, arguments};
+use super::cmdline::{Channels, Start, line};
 use crate::config::{BootSource, VmConfig};
 
-/// One option with its value a line.
 fn text(config: &VmConfig, channels: &Channels, start: Start<'_>) -> String {
-    let mut text = String::new();
-    for argument in arguments(config, channels, start) {
-        let argument = argument.to_str().unwrap();
-        let separator = if argument.starts_with('-') { "\n" } else { " " };
-        text.push_str(separator);
-        text.push_str(argument);
-    }
-    text
+    line(config, channels, start).to_text()
 }
 
 fn source() -> BootSource {
@@ -147,9 +139,9 @@ fn huge_pages_back_the_memory() {
         vsock: None,
         taps: Vec::new(),
     };
-    let line = text(&config, &channels, Start::Incoming);
-    assert!(line.contains(&format!("-machine {MACHINE},memory-backend=ram")));
-    assert!(line.contains(
+    let text = text(&config, &channels, Start::Incoming);
+    assert!(text.contains(&format!("-machine {MACHINE},memory-backend=ram")));
+    assert!(text.contains(
         r#"-object {"qom-type":"memory-backend-memfd","id":"ram","hugetlb":true,"hugetlbsize":2097152,"size":268435456}"#
     ));
 }

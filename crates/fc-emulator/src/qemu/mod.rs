@@ -1,17 +1,13 @@
-//! QEMU as the engine: its command line, its monitor and its process.
+//! QEMU as the engine: its command line and its process. What does not depend on
+//! Firecracker's configuration is the crate `fuse-qemu`.
 
 mod cmdline;
 mod process;
-mod qmp;
-mod qmp_types;
+mod throttle;
 
 #[cfg(test)]
 mod cmdline_tests;
 
 pub(crate) use cmdline::{Channels, Start, arguments, drive_backend};
 pub(crate) use process::{Exit, Qemu, QemuError, channel};
-pub(crate) use qmp::QmpError;
-pub(crate) use qmp_types::{
-    BlockSetIoThrottle, Cont, GetFd, Migrate, MigrateIncoming, MigrateSetCapabilities,
-    MigrateSetParameters, QueryMigrate, SendKey, Stop,
-};
+pub(crate) use throttle::BlockSetIoThrottle;

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fuse_qemu::{Qmp, QmpError, Shutdown};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinSet;
 
-use super::qmp::{Qmp, QmpError, Shutdown};
 use crate::sys;
 
 /// Overrides where QEMU is found.

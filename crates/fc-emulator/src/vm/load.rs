@@ -3,12 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fuse_qemu::QmpError;
+use fuse_qemu::commands::{GetFd, MigrateIncoming};
 use thiserror::Error;
 
 use super::{RunState, StartError, Vm, launch};
 use crate::config::{ConfigError, LoadSnapshot, MemoryBackendType, VmConfig};
 use crate::host::HostParts;
-use crate::qemu::{Exit, GetFd, MigrateIncoming, Qemu, QmpError, Start};
+use crate::qemu::{Exit, Qemu, Start};
 use crate::snapshot::{SnapshotFileError, State};
 
 /// A snapshot that was not brought back.

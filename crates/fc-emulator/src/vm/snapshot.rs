@@ -4,11 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _};
 use std::path::{Path, PathBuf};
 
+use fuse_qemu::QmpError;
+use fuse_qemu::commands::{GetFd, Migrate, MigrateSetParameters, QueryMigrate};
 use thiserror::Error;
 
 use super::{RunState, Vm};
 use crate::config::{CreateSnapshot, SnapshotType};
-use crate::qemu::{GetFd, Migrate, MigrateSetParameters, QmpError, QueryMigrate};
 use crate::snapshot::{SnapshotFileError, State};
 
 /// Bytes per second: none that a disk could reach. The guest waits meanwhile,

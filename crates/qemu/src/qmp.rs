@@ -16,39 +16,53 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::qmp_types::{Command, Message, QmpCapabilities, VersionTriple};
+use crate::commands::{Command, Message, QmpCapabilities, VersionTriple};
 
 /// The monitor failed us.
 #[derive(Debug, Error)]
-pub(crate) enum QmpError {
+pub enum QmpError {
+    /// It is gone.
     #[error("QEMU's monitor closed before {command} was answered")]
-    Closed { command: &'static str },
+    Closed {
+        /// What it was told.
+        command: &'static str,
+    },
+    /// It cannot be told anything.
     #[error("QEMU's monitor could not be written to for {command}")]
     Write {
+        /// What it was to be told.
         command: &'static str,
+        /// The reason.
         #[source]
         source: io::Error,
     },
+    /// It does not do what it was told.
     #[error("QEMU refused {command}: {reason}")]
     Refused {
+        /// What it was told.
         command: &'static str,
+        /// Its reason.
         reason: String,
     },
+    /// It says something else than it should.
     #[error("QEMU's answer to {command} is not understood")]
     Answer {
+        /// What it was told.
         command: &'static str,
+        /// The reason.
         #[source]
         source: serde_json::Error,
     },
+    /// It is none.
     #[error("QEMU's monitor did not greet")]
     Greeting,
 }
 
 /// What the events have said.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Observed {
+pub struct Observed {
     /// Set once the machine is on its way down.
-    pub(super) shutdown: Option<Shutdown>,
+    pub shutdown: Option<Shutdown>,
     /// Migrations that are over, one way or the other.
     migrations: u32,
     /// Whether the last of them was completed.
@@ -57,17 +71,18 @@ pub(super) struct Observed {
 
 /// Why the machine goes down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shutdown {
+pub struct Shutdown {
     /// The guest powered off or rebooted, rather than the host ending it.
-    pub(super) by_guest: bool,
-    pub(super) reason: String,
+    pub by_guest: bool,
+    /// QEMU's word for it.
+    pub reason: String,
 }
 
 type Reply = Result<serde_json::Value, String>;
 
 /// A monitor that has been greeted.
 #[derive(Debug)]
-pub(crate) struct Qmp {
+pub struct Qmp {
     stream: OwnedWriteHalf,
     replies: mpsc::Receiver<Reply>,
     observed: watch::Receiver<Observed>,
@@ -81,7 +96,7 @@ impl Qmp {
     ///
     /// # Errors
     /// The other end closes or is no monitor.
-    pub(crate) async fn connect(stream: UnixStream) -> Result<Self, QmpError> {
+    pub async fn connect(stream: UnixStream) -> Result<Self, QmpError> {
         let (lines, stream) = stream.into_split();
         let (observe, observed) = watch::channel(Observed::default());
         let (reply, replies) = mpsc::channel(1);
@@ -107,7 +122,8 @@ impl Qmp {
 
     /// Version of QEMU as `major.minor`: what decides whether it reads a
     /// snapshot of another.
-    pub(crate) fn version(&self) -> String {
+    #[must_use]
+    pub fn version(&self) -> String {
         let VersionTriple { major, minor, .. } = self.version;
         format!("{major}.{minor}")
     }
@@ -117,7 +133,7 @@ impl Qmp {
     ///
     /// # Errors
     /// QEMU refuses it or is gone.
-    pub(crate) async fn migrate<C: Command>(&mut self, command: C) -> Result<bool, QmpError> {
+    pub async fn migrate<C: Command>(&mut self, command: C) -> Result<bool, QmpError> {
         let before = self.observed.borrow().migrations;
         self.execute(command).await?;
         let over = self
@@ -129,7 +145,7 @@ impl Qmp {
     }
 
     /// Reads on to the end of the connection; returns what was seen by then.
-    pub(super) async fn drain(&mut self) -> Observed {
+    pub async fn drain(&mut self) -> Observed {
         while self.reader.join_next().await.is_some() {}
         self.observed.borrow().clone()
     }
@@ -138,7 +154,7 @@ impl Qmp {
     ///
     /// # Errors
     /// QEMU refuses it or is gone.
-    pub(crate) async fn execute<C: Command>(&mut self, command: C) -> Result<C::Return, QmpError> {
+    pub async fn execute<C: Command>(&mut self, command: C) -> Result<C::Return, QmpError> {
         self.exchange(command, None::<&UnixStream>).await
     }
 
@@ -146,7 +162,7 @@ impl Qmp {
     ///
     /// # Errors
     /// QEMU refuses it or is gone.
-    pub(crate) async fn execute_with_fd<C: Command>(
+    pub async fn execute_with_fd<C: Command>(
         &mut self,
         command: C,
         fd: &impl AsFd,

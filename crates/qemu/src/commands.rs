@@ -1,12 +1,10 @@
-//! The monitor's vocabulary, as far as the emulator speaks it.
+//! The monitor's vocabulary, as far as Fuse speaks it.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Throttle;
-
 /// A command: serializes to its arguments.
-pub(crate) trait Command: Serialize {
+pub trait Command: Serialize {
     /// Name on the wire.
     const NAME: &'static str;
     /// What it returns.
@@ -18,7 +16,12 @@ macro_rules! commands {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "kebab-case")]
-        pub(crate) struct $type { $(pub(crate) $field: $kind),* }
+        pub struct $type {
+            $(
+                #[doc = concat!("QEMU's argument `", stringify!($field), "`.")]
+                pub $field: $kind
+            ),*
+        }
 
         impl Command for $type {
             const NAME: &'static str = $name;
@@ -36,8 +39,10 @@ commands! {
     "stop": Stop {} -> IgnoredAny;
     /// Names the descriptor that comes with it.
     "getfd": GetFd { fdname: &'static str } -> IgnoredAny;
+    /// Switches parts of the migration on.
     "migrate-set-capabilities":
         MigrateSetCapabilities { capabilities: Vec<MigrationCapability> } -> IgnoredAny;
+    /// How fast a migration may go.
     "migrate-set-parameters": MigrateSetParameters { max_bandwidth: u64 } -> IgnoredAny;
     /// Starts to write memory and device state; events tell the rest.
     "migrate": Migrate { uri: &'static str } -> IgnoredAny;
@@ -49,46 +54,10 @@ commands! {
     "send-key": SendKey { keys: Vec<KeyValue> } -> IgnoredAny;
 }
 
-/// Replaces all limits of a block device; zero is none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct BlockSetIoThrottle {
-    id: String,
-    bps: u64,
-    bps_rd: u64,
-    bps_wr: u64,
-    iops: u64,
-    iops_rd: u64,
-    iops_wr: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bps_max: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    iops_max: Option<u64>,
-}
-
-impl Command for BlockSetIoThrottle {
-    const NAME: &'static str = "block_set_io_throttle";
-    type Return = IgnoredAny;
-}
-
-impl BlockSetIoThrottle {
-    pub(crate) fn new(device: String, throttle: Throttle) -> Self {
-        Self {
-            id: device,
-            bps: throttle.bytes.map_or(0, |rate| rate.per_second),
-            bps_rd: 0,
-            bps_wr: 0,
-            iops: throttle.operations.map_or(0, |rate| rate.per_second),
-            iops_rd: 0,
-            iops_wr: 0,
-            bps_max: throttle.bytes.map(|rate| rate.burst),
-            iops_max: throttle.operations.map(|rate| rate.burst),
-        }
-    }
-}
-
 impl MigrateSetCapabilities {
     /// Has migrations report their progress as events.
-    pub(crate) fn events() -> Self {
+    #[must_use]
+    pub fn events() -> Self {
         Self {
             capabilities: vec![MigrationCapability {
                 capability: "events",
@@ -98,15 +67,17 @@ impl MigrateSetCapabilities {
     }
 }
 
+/// A part of the migration, and whether it is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct MigrationCapability {
+pub struct MigrationCapability {
     capability: &'static str,
     state: bool,
 }
 
 impl SendKey {
     /// The three-finger salute.
-    pub(crate) fn ctrl_alt_del() -> Self {
+    #[must_use]
+    pub fn ctrl_alt_del() -> Self {
         let keys = ["ctrl", "alt", "delete"].map(|data| KeyValue {
             kind: "qcode",
             data,
@@ -115,8 +86,9 @@ impl SendKey {
     }
 }
 
+/// A key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct KeyValue {
+pub struct KeyValue {
     #[serde(rename = "type")]
     kind: &'static str,
     data: &'static str,
@@ -125,14 +97,15 @@ pub(crate) struct KeyValue {
 /// Answer of [`QueryMigrate`].
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct MigrationInfo {
-    pub(crate) error_desc: Option<String>,
+pub struct MigrationInfo {
+    /// Why it failed.
+    pub error_desc: Option<String>,
 }
 
 /// One line from the monitor.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Message {
+pub(crate) enum Message {
     Greeting {
         #[serde(rename = "QMP")]
         qmp: Greeting,
@@ -152,26 +125,26 @@ pub(super) enum Message {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Greeting {
-    pub(super) version: VersionInfo,
+pub(crate) struct Greeting {
+    pub(crate) version: VersionInfo,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct VersionInfo {
-    pub(super) qemu: VersionTriple,
+pub(crate) struct VersionInfo {
+    pub(crate) qemu: VersionTriple,
 }
 
 /// Version of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct VersionTriple {
-    pub(super) major: u32,
-    pub(super) minor: u32,
-    pub(super) micro: u32,
+pub(crate) struct VersionTriple {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) micro: u32,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct ErrorBody {
-    pub(super) desc: String,
+pub(crate) struct ErrorBody {
+    pub(crate) desc: String,
 }
 
 #[cfg(test)]
@@ -198,14 +171,6 @@ mod tests {
                 {"type": "qcode", "data": "alt"},
                 {"type": "qcode", "data": "delete"},
             ]})
-        );
-        let none = BlockSetIoThrottle::new("drive-a".into(), Throttle::default());
-        assert_eq!(
-            arguments(&none),
-            json!({
-                "id": "drive-a", "bps": 0, "bps_rd": 0, "bps_wr": 0,
-                "iops": 0, "iops_rd": 0, "iops_wr": 0,
-            })
         );
     }
 

@@ -131,8 +131,8 @@ class Settings(unittest.TestCase):
         files = [path for part in ("crates", "host-agent", "ops") for path in (TREE / part).rglob("*")
                  if path.suffix in suffixes and path.is_file()]
         text = "\n".join(path.read_text() for path in files)
-        # A variable of the agent is put together from a prefix and this.
-        own = {f"FC_{name}" for name in agent_variables("own")}
+        # A variable of an agent is put together from a prefix and this.
+        own = {f"{prefix}_{name}" for prefix in ("FC", "QEMU") for name in agent_variables("own")}
         known = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", text)) | own
         for page in CURRENT:
             body = page.read_text()
@@ -141,14 +141,22 @@ class Settings(unittest.TestCase):
 
     def test_the_page_lists_what_the_agent_reads(self):
         page = (TREE / "docs" / "settings.md").read_text()
-        agent = page[page.index("## Host agent"):page.index("## Command line")]
+        agents = page[page.index("## Host agent"):page.index("## Command line")]
+        agent, gpu_agent = agents.split("## Host agent of GPU hosts")
         listed = {name for row in rows(agent) for name in code(row[0])} - {"RUST_LOG"}
-        read = {f"FC_{name}" for name in agent_variables("own")} | agent_variables("shared")
+        read = {f"FC_{name}" for name in agent_variables("own", "mod.rs")} | agent_variables("shared", "mod.rs")
         self.assertEqual(sorted(listed), sorted(read))
+        # What is the same need not be repeated there; what only that agent reads must be.
+        listed = {name for row in rows(gpu_agent) for name in code(row[0])}
+        read = {f"QEMU_{name}" for name in agent_variables("own")} | agent_variables("shared")
+        self.assertEqual(listed - read, set())
+        only = {f"QEMU_{name}" for name in agent_variables("own", "qemu.rs")} | agent_variables("shared", "qemu.rs")
+        self.assertEqual(only - listed, set())
 
 
-def agent_variables(kind):
-    source = (CRATES / "host-agent" / "src" / "config" / "mod.rs").read_text()
+def agent_variables(kind, *files):
+    config = CRATES / "host-agent" / "src" / "config"
+    source = "\n".join((config / name).read_text() for name in files or ("mod.rs", "qemu.rs"))
     return set(re.findall(rf"\.(?:\w+_)?{kind}(?:::<\w+>)?\(\s*\"([A-Z_]+)\"", source))
 
 

@@ -7,8 +7,9 @@
 //! * [`http`]: the host contract on axum, thin;
 //! * [`registry`]: one task per VM owns it and takes its operations in order;
 //! * [`disk`], [`net`], [`vmm`], [`guest`], [`huge_pages`]: what a VM is made of;
+//! * [`gpu`]: devices of the host that guests are given;
 //! * [`snapshot`]: the snapshots of this host; [`artifact`]: how they get to another one;
-//! * [`serve`], [`probe`]: the subcommands;
+//! * [`program`]: the command line; [`serve`], [`probe`]: its subcommands;
 //! * [`report`], [`file_error`]: how errors read.
 
 pub mod artifact;
@@ -16,12 +17,14 @@ pub mod capacity;
 pub mod config;
 pub mod disk;
 pub mod file_error;
+pub mod gpu;
 pub mod guest;
 pub mod http;
 pub mod huge_pages;
 pub mod net;
 pub mod preflight;
 pub mod probe;
+pub mod program;
 pub mod registry;
 pub mod report;
 pub mod serve;

@@ -122,6 +122,7 @@ async fn in_dir(
         nic: None,
         log: dir.join("vmm.log"),
         huge_pages: false,
+        devices: Vec::new(),
         sockets: vmm.sockets(vm_id, dir),
     };
     let result = boot(vmm, &spec, limit).await;
@@ -142,7 +143,8 @@ async fn boot(vmm: &dyn Vmm, spec: &MachineSpec, limit: Duration) -> Result<Dura
     let answer = async {
         vmm.open(spec, &process).await?;
         vmm.configure(spec, &process).await?;
-        let mut listener = vmm.transport(&spec.sockets).listen(READY_PORT).await?;
+        let transport = vmm.transport(&spec.sockets);
+        let mut listener = transport.listen(READY_PORT).await?;
         let begun = Instant::now();
         vmm.boot(spec).await?;
         ready::wait(listener.as_mut(), &spec.vm_id).await?;

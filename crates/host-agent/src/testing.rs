@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, FIRECRACKER, PublicHost};
+use crate::config::{Backend, Config, FIRECRACKER, PublicHost};
 use crate::http::{App, server};
 use crate::registry::{HostParts, Registry};
 use crate::tools;
@@ -83,25 +83,32 @@ impl Bench {
 
     /// With further settings.
     pub(crate) fn with(settings: &[(&str, &str)]) -> Self {
+        Self::of(FIRECRACKER, settings)
+    }
+
+    /// A host of another agent, whose own settings begin with its prefix.
+    pub(crate) fn of(backend: Backend, settings: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("rootfs-fused.ext4"), b"base image").unwrap();
+        std::fs::write(dir.path().join(backend.base), b"base image").unwrap();
         let root = dir.path().to_str().unwrap().to_owned();
         let lookup = |name: &str| {
             let given = settings.iter().find(|(key, _)| *key == name);
             given
                 .map(|(_, value)| (*value).to_owned())
                 .or_else(|| match name {
-                    "FC_DIR" => Some(root.clone()),
-                    "FC_AGENT_TOKEN" => Some("t0ken".to_owned()),
+                    "FC_DIR" | "QEMU_DIR" | "FUSE_SYSFS" => Some(root.clone()),
+                    "FC_AGENT_TOKEN" | "QEMU_AGENT_TOKEN" => Some("t0ken".to_owned()),
                     "FUSE_MIN_FREE_MB" | "FUSE_DEFAULT_STORAGE_GB" => Some("1".to_owned()),
                     _ => None,
                 })
         };
-        let config = Arc::new(Config::from_env(FIRECRACKER, lookup).unwrap());
+        let config = Arc::new(Config::from_env(backend, lookup).unwrap());
         let sockets = dir.path().join("s");
         std::fs::create_dir(&sockets).unwrap();
+        let mut vmm = FakeVmm::new(sockets);
+        (vmm.told_at_start, vmm.snapshots) = (backend.gpus, !backend.gpus);
         Self {
-            vmm: Arc::new(FakeVmm::new(sockets)),
+            vmm: Arc::new(vmm),
             dir,
             config,
         }
@@ -130,7 +137,7 @@ impl Bench {
         let taps = run("ip", &["-o", "link"]);
         found.extend(
             taps.lines()
-                .filter(|l| l.contains(": fcv"))
+                .filter(|l| l.contains(": fcv") || l.contains(": qv"))
                 .map(str::to_owned),
         );
         let rules = run("nft", &["list", "table", "inet", "fuse"]);
@@ -166,7 +173,11 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) async fn start(settings: &[(&str, &str)]) -> Self {
-        let bench = Bench::with(settings);
+        Self::of(FIRECRACKER, settings).await
+    }
+
+    pub(crate) async fn of(backend: Backend, settings: &[(&str, &str)]) -> Self {
+        let bench = Bench::of(backend, settings);
         let registry = Registry::start(bench.parts()).await.unwrap();
         let listener = server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();

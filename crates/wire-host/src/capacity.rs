@@ -1,5 +1,7 @@
 //! `GET /v1/capacity` and `GET /healthz`: what a host has, and that it answers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// What the host has in all; reservations are the control plane's business.
@@ -25,6 +27,9 @@ pub struct Capacity {
     /// Carved MIG instances; empty where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mig_instances: Vec<MigInstance>,
+    /// How many there are of each profile; empty where there are none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mig_profiles: BTreeMap<String, u32>,
     /// Release of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,

@@ -561,6 +561,7 @@ fn what_a_killed_agent_left_goes_at_the_next_start() {
             paths.base.clone(),
             paths.images.clone(),
             paths.state.join("images"),
+            "ext4",
         );
         super::Artifacts::open(
             &to.bench.config,

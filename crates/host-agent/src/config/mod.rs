@@ -6,6 +6,7 @@
 
 mod env;
 mod public_host;
+mod qemu;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -19,6 +20,7 @@ use crate::disk::overlay::MAX_GIB;
 use crate::net::plan::{NetPlan, PlanError};
 use env::Env;
 pub use public_host::{PublicHost, PublicHostError};
+pub use qemu::{AcceleratorChoice, GpuSettings, QemuSettings};
 
 /// What differs between the programs built from this library.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +47,14 @@ pub struct Backend {
     pub memory_mib: u32,
     /// Name of a VM's log.
     pub log: &'static str,
+    /// Default name of the guests' kernel.
+    pub kernel: &'static str,
+    /// Default name of the default image.
+    pub base: &'static str,
+    /// Extension of named images.
+    pub image_extension: &'static str,
+    /// Whether it gives devices of the host to guests.
+    pub gpus: bool,
 }
 
 /// The Firecracker agent.
@@ -60,6 +70,29 @@ pub const FIRECRACKER: Backend = Backend {
     tap_prefix: "fcv",
     memory_mib: 512,
     log: "fc.log",
+    kernel: "vmlinux.bin",
+    base: "rootfs-fused.ext4",
+    image_extension: "ext4",
+    gpus: false,
+};
+
+/// The QEMU agent.
+pub const QEMU: Backend = Backend {
+    app_name: "qemu-agent",
+    server: "qemu-agent/0.1",
+    prefix: "QEMU",
+    root: "/home/ubuntu/qemu",
+    socket_dir: "/tmp/fuse-qemu-socks",
+    vmm: "/usr/bin/qemu-system-x86_64",
+    port: 8091,
+    port_base: 19650,
+    tap_prefix: "qv",
+    memory_mib: 1024,
+    log: "qemu.log",
+    kernel: "vmlinuz.bin",
+    base: "rootfs-cuda.qcow2",
+    image_extension: "qcow2",
+    gpus: true,
 };
 
 /// Everything an agent is told.
@@ -83,6 +116,8 @@ pub struct Config {
     pub vms: VmSettings,
     /// Bounds of transfers between hosts.
     pub artifacts: ArtifactSettings,
+    /// What only hosts with devices to give away have.
+    pub qemu: Option<QemuSettings>,
 }
 
 /// Bounds of transfers between hosts.
@@ -227,6 +262,7 @@ impl Config {
             net: net(&env, backend)?,
             vms: vms(&env, backend)?,
             artifacts: artifacts(&env)?,
+            qemu: backend.gpus.then(|| qemu::read(&env)).transpose()?,
         })
     }
 }
@@ -242,8 +278,8 @@ fn paths(env: &Env<'_>, backend: Backend) -> Paths {
         images: path(env.shared("IMAGES_DIR"), "images"),
         snapshots: path(env.shared("SNAPSHOTS_DIR"), "agent-state/snapshots"),
         staging: env.own("AGENT_ARTIFACT_TMP_DIR").map(PathBuf::from),
-        base: path(env.shared("BASE_ROOTFS"), "rootfs-fused.ext4"),
-        kernel: root.join("vmlinux.bin"),
+        base: path(env.shared("BASE_ROOTFS"), backend.base),
+        kernel: path(env.own("KERNEL"), backend.kernel),
         initrd: path(env.own("INITRD"), "initramfs.img"),
         vmm: path(env.own("BIN"), backend.vmm),
     }
@@ -333,14 +369,12 @@ fn vms(env: &Env<'_>, backend: Backend) -> Result<VmSettings, ConfigError> {
 fn artifacts(env: &Env<'_>) -> Result<ArtifactSettings, ConfigError> {
     let (io, transfer) = (limits::ARTIFACT_IO, limits::ARTIFACT_TRANSFER);
     let max_bytes = limits::MAX_ARTIFACT_BYTES;
-    let seconds = |name, default: Duration| {
-        let seconds = env.number_own(name, default.as_secs(), 1)?;
-        Ok(Duration::from_secs(seconds))
-    };
+    let io = env.number_own("AGENT_ARTIFACT_IO_TIMEOUT", io.as_secs(), 1)?;
+    let transfer = env.number_own("AGENT_ARTIFACT_TRANSFER_TIMEOUT", transfer.as_secs(), 1)?;
     Ok(ArtifactSettings {
         max_bytes: env.number_own("AGENT_MAX_ARTIFACT_BYTES", max_bytes, 1)?,
-        io_limit: seconds("AGENT_ARTIFACT_IO_TIMEOUT", io)?,
-        transfer_limit: seconds("AGENT_ARTIFACT_TRANSFER_TIMEOUT", transfer)?,
+        io_limit: Duration::from_secs(io),
+        transfer_limit: Duration::from_secs(transfer),
     })
 }
 

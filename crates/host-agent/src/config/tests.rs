@@ -105,3 +105,71 @@ fn bad_values_are_named() {
         .to_string();
     assert!(subnet.contains("10.0.0.0/30"), "{subnet}");
 }
+
+fn read_qemu(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let map: HashMap<&str, &str> = pairs.iter().copied().collect();
+    Config::from_env(QEMU, |name| match name {
+        "QEMU_AGENT_TOKEN" => Some("s3cret-token".into()),
+        name => map.get(name).map(|value| (*value).to_owned()),
+    })
+}
+
+#[test]
+fn defaults_of_the_qemu_agent() {
+    let config = read_qemu(&[]).unwrap();
+    assert_eq!(config.listen.to_string(), "0.0.0.0:8091");
+    let slot = config.net.plan.slot(1);
+    assert_eq!((slot.tap.as_str(), slot.host_port), ("qv1", 19651));
+    assert_eq!(config.vms.memory_mib, 1024);
+    let root = std::path::Path::new("/home/ubuntu/qemu");
+    assert_eq!(config.paths.kernel, root.join("vmlinuz.bin"));
+    assert_eq!(config.paths.base, root.join("rootfs-cuda.qcow2"));
+    assert_eq!(config.paths.images, root.join("images"));
+    let qemu = config.qemu.unwrap();
+    assert_eq!(qemu.gpus.vfio_inventory, root.join("vfio-inventory.txt"));
+    assert_eq!(qemu.gpus.mig_inventory, root.join("mig-inventory.txt"));
+    assert_eq!((qemu.firmware, qemu.run_as), (None, Some((65534, 65534))));
+    assert_eq!(
+        (qemu.accelerator, qemu.gpus.mig_setup),
+        (AcceleratorChoice::Auto, None)
+    );
+    assert!(read(&[]).unwrap().qemu.is_none());
+}
+
+#[test]
+fn the_layout_is_managed_when_it_is_said_so() {
+    let script = |value: &str| {
+        let pairs = [
+            ("MIG_LIFECYCLE_MANAGED", value),
+            ("MIG_SETUP_SCRIPT", "/x/setup"),
+        ];
+        read_qemu(&pairs).unwrap().qemu.unwrap().gpus.mig_setup
+    };
+    for off in ["", "0", "false"] {
+        assert_eq!(script(off), None, "{off:?}");
+    }
+    assert_eq!(script("1").unwrap(), std::path::Path::new("/x/setup"));
+    let beside = read_qemu(&[("MIG_LIFECYCLE_MANAGED", "true")]).unwrap();
+    let beside = beside.qemu.unwrap().gpus.mig_setup.unwrap();
+    assert!(beside.is_absolute() && beside.ends_with("qemu-mig-setup.sh"));
+}
+
+#[test]
+fn what_qemu_is_told_is_checked() {
+    for (name, value, part) in [
+        ("QEMU_ACCELERATOR", "xen", "is not auto, kvm or tcg"),
+        ("QEMU_RUN_AS", "nobody", "a user and a group by number"),
+        ("QEMU_RUN_AS", "1:-2", "a user and a group by number"),
+    ] {
+        let error = read_qemu(&[(name, value)]).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(
+        read_qemu(&[("QEMU_RUN_AS", "0:0")])
+            .unwrap()
+            .qemu
+            .unwrap()
+            .run_as,
+        None
+    );
+}

@@ -1,7 +1,7 @@
 //! Base images: what a caller names, pinned by content.
 //!
-//! An operator places `<images dir>/<name>.ext4`. The first use hashes it and gives its bytes an
-//! immutable second name, `<store>/<sha256>.ext4`, by sharing blocks or by a hard link; VMs only
+//! An operator places `<images dir>/<name>.ext4` (`.qcow2` for QEMU). The first use hashes it and
+//! gives its bytes an immutable second name, `<store>/<sha256>.ext4`, by sharing blocks or by a hard link; VMs only
 //! ever open that one. So a name may be pointed at other bytes while VMs run on the old ones, as
 //! long as the file is replaced and not written in place.
 //!
@@ -24,8 +24,6 @@ use crate::file_error::{FileError, failed};
 
 use super::copy;
 
-/// Extension of image files.
-const EXTENSION: &str = "ext4";
 /// File of the store that remembers digests.
 const INDEX: &str = "digests.json";
 /// Manifest that the image builder writes beside its files.
@@ -124,17 +122,24 @@ pub struct Images {
     default: PathBuf,
     named: PathBuf,
     store: PathBuf,
+    /// Of image files.
+    extension: &'static str,
     /// Digests by identity.
     known: Mutex<HashMap<Identity, String>>,
 }
 
 impl Images {
     /// `default` is the image without a name, `named` the directory of named ones, `store` where
-    /// the immutable files live.
+    /// the immutable files live; files of images end in `extension`.
     ///
     /// # Errors
     /// The store cannot be made.
-    pub fn new(default: PathBuf, named: PathBuf, store: PathBuf) -> Result<Self, ImageError> {
+    pub fn new(
+        default: PathBuf,
+        named: PathBuf,
+        store: PathBuf,
+        extension: &'static str,
+    ) -> Result<Self, ImageError> {
         fs::create_dir_all(&store).map_err(failed("create", &store))?;
         // An unreadable index only costs a second read of the images.
         let known: Vec<Known> = fs::read(store.join(INDEX))
@@ -146,6 +151,7 @@ impl Images {
             default,
             named,
             store,
+            extension,
             known: Mutex::new(known),
         })
     }
@@ -167,7 +173,7 @@ impl Images {
         // Held for the reading and the naming, so that two creates do either once.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let digest = self.digest(&mut known, &path)?;
-        let pinned = self.store.join(format!("{digest}.{EXTENSION}"));
+        let pinned = self.store.join(format!("{digest}.{}", self.extension));
         if !pinned.exists() {
             pin(&path, &pinned)?;
         }
@@ -183,7 +189,7 @@ impl Images {
     /// It is not in the store.
     pub fn pinned(&self, digest: &str) -> Result<BaseImage, ImageError> {
         let plain = !digest.is_empty() && digest.bytes().all(|b| b.is_ascii_alphanumeric());
-        let path = self.store.join(format!("{digest}.{EXTENSION}"));
+        let path = self.store.join(format!("{digest}.{}", self.extension));
         if !plain || !path.is_file() {
             return Err(ImageError::Gone {
                 digest: digest.to_owned(),
@@ -206,7 +212,7 @@ impl Images {
     /// # Errors
     /// It cannot be renamed.
     pub fn adopt(&self, file: &Path, digest: &str) -> Result<(), FileError> {
-        let path = self.store.join(format!("{digest}.{EXTENSION}"));
+        let path = self.store.join(format!("{digest}.{}", self.extension));
         fs::rename(file, &path).map_err(failed("rename the image to", &path))?;
         let synced = File::open(&self.store).and_then(|dir| dir.sync_all());
         synced.map_err(failed("sync", &self.store))
@@ -233,19 +239,12 @@ impl Images {
         {
             return Err(refuse("it leaves the images directory"));
         }
-        let path = self.named.join(format!("{name}.{EXTENSION}"));
+        let path = self.named.join(format!("{name}.{}", self.extension));
         let missing = || ImageError::Missing {
             name: name.to_owned(),
             path: path.clone(),
         };
         let root = self.named.canonicalize().map_err(|_| missing())?;
-        // Names that climb are refused before the file system is asked what is up there.
-        if Path::new(name)
-            .components()
-            .any(|c| !matches!(c, std::path::Component::Normal(_)))
-        {
-            return Err(refuse("it leaves the images directory"));
-        }
         let found = path.canonicalize().map_err(|_| missing())?;
         if !found.starts_with(&root) || found == root {
             return Err(refuse("it leaves the images directory"));
@@ -353,7 +352,7 @@ mod tests {
         fs::create_dir_all(named.join("team")).unwrap();
         fs::write(named.join("team/cuda.ext4"), b"cuda").unwrap();
         fs::write(dir.join("base.ext4"), b"base").unwrap();
-        Images::new(dir.join("base.ext4"), named, dir.join("store")).unwrap()
+        Images::new(dir.join("base.ext4"), named, dir.join("store"), "ext4").unwrap()
     }
 
     #[test]
@@ -436,6 +435,7 @@ mod tests {
             dir.path().join("base.ext4"),
             dir.path().join("images"),
             dir.path().join("store2"),
+            "ext4",
         )
         .unwrap();
         manifest(4);

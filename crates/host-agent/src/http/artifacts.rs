@@ -85,6 +85,7 @@ pub(super) async fn pull(
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: PullRequest = app.read(&headers, body, app.config.http.body).await?;
+    app.registry.snapshots_possible()?;
     let is_async = request.is_async == Some(true);
     let pull = app.registry.artifacts().pull(&digest, request)?;
     if is_async {

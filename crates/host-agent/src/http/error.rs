@@ -12,10 +12,11 @@ use fuse_wire_host::text;
 
 use crate::artifact::{PullError, ServeError};
 use crate::disk::sealed::SealError;
+use crate::gpu::PickError;
 use crate::guest::GuestError;
 use crate::registry::{
-    CreateError, DeleteError, ForkError, LeaseError, RestoreError, SnapshotError, SurfaceError,
-    VmError,
+    CreateError, DeleteError, ForkError, LeaseError, NoSnapshots, RestoreError, SnapshotError,
+    SurfaceError, VmError,
 };
 use crate::report::chain;
 use crate::snapshot::StoreError;
@@ -123,21 +124,33 @@ impl From<VmError> for ApiError {
 impl From<CreateError> for ApiError {
     fn from(error: CreateError) -> Self {
         match &error {
-            CreateError::Spec(_) => Self::bad_request(error.to_string()),
+            CreateError::Spec(_) | CreateError::Gpus(PickError::Contradiction(_)) => {
+                Self::bad_request(error.to_string())
+            }
             CreateError::Image(image) if image.is_request() => Self::bad_request(error.to_string()),
             CreateError::Seed(seed) => seed.into(),
-            CreateError::Exists { .. } | CreateError::Cancelled { .. } | CreateError::NoGpus => {
-                Self::new(StatusCode::CONFLICT, error.to_string())
-            }
+            CreateError::Gpus(gpus) if gpus.is_hosts() => Self::internal(&error),
+            CreateError::Exists { .. }
+            | CreateError::Cancelled { .. }
+            | CreateError::NoGpus
+            | CreateError::Gpus(_) => Self::new(StatusCode::CONFLICT, error.to_string()),
+            CreateError::Unsupported(none) => (*none).into(),
             CreateError::Full { .. }
             | CreateError::Space(_)
             | CreateError::HugePages(_)
             | CreateError::Busy { .. } => Self::busy(chain(&error)),
             CreateError::Image(_)
+            | CreateError::Inventory(_)
             | CreateError::Step { .. }
             | CreateError::Undo { .. }
             | CreateError::Lost { .. } => Self::internal(&error),
         }
+    }
+}
+
+impl From<NoSnapshots> for ApiError {
+    fn from(error: NoSnapshots) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, error.to_string())
     }
 }
 

@@ -14,6 +14,8 @@ pub mod server;
 mod snapshots;
 
 #[cfg(test)]
+mod gpu_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

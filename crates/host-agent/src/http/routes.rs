@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{ApiError, App, UPLOAD_WAIT, body};
 use crate::capacity;
+use crate::gpu::Inventory;
 
 pub(super) type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -35,6 +36,11 @@ pub(super) async fn capacity(State(app): State<App>) -> Answer<Capacity> {
         capacity::read(&app.config.paths.state).map_err(|error| ApiError::internal(&error))?;
     capacity.version = Some(crate::VERSION.to_owned());
     capacity.guests = u32::try_from(app.registry.list("").len()).ok();
+    if let Some(qemu) = &app.config.qemu {
+        let inventory = Inventory::read(&qemu.gpus).await;
+        let inventory = inventory.map_err(|error| ApiError::internal(&error))?;
+        inventory.describe(&mut capacity);
+    }
     Ok(Json(capacity))
 }
 

@@ -19,11 +19,13 @@ pub(super) async fn take(
     body: Body,
 ) -> Answer<Snapshot> {
     let request: SnapshotRequest = app.read(&headers, body, app.config.http.body).await?;
+    app.registry.snapshots_possible()?;
     let taken = app.registry.snapshot(&name::vm_id(&id), request).await?;
     Ok(Json(taken))
 }
 
 pub(super) async fn list(State(app): State<App>, Path(id): Path<String>) -> Answer<SnapshotList> {
+    app.registry.snapshots_possible()?;
     let snapshots = app.registry.snapshots(&name::vm_id(&id))?;
     Ok(Json(SnapshotList { snapshots }))
 }
@@ -36,6 +38,7 @@ pub(super) async fn restore(
 ) -> Answer<RestoreResponse> {
     let request: RestoreRequest = app.read(&headers, body, app.config.http.body).await?;
     required(&request.snapshot_id)?;
+    app.registry.snapshots_possible()?;
     let id = name::vm_id(&id);
     let restored = app.registry.restore(&id, &request.snapshot_id).await?;
     Ok(Json(restored))
@@ -49,6 +52,7 @@ pub(super) async fn fork(
 ) -> Answer<VmView> {
     let request: ForkRequest = app.read(&headers, body, app.config.http.body).await?;
     required(&request.snapshot_id)?;
+    app.registry.snapshots_possible()?;
     let forked = app.registry.fork(&name::vm_id(&id), request).await?;
     Ok(Json(forked))
 }
@@ -57,6 +61,7 @@ pub(super) async fn delete(
     State(app): State<App>,
     Path(snapshot_id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
+    app.registry.snapshots_possible()?;
     app.registry.delete_snapshot(&snapshot_id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -7,6 +7,7 @@
 //!                    └─> open ──┘
 //! ```
 //!
+//! A VMM that is told the whole machine when it starts is spawned after what the machine is made of.
 //! Steps side by side are those that do not need each other. A create runs them all; a cold boot of
 //! a VM whose VMM is gone needs no directory and no disk. Between steps, and wherever it waits, the bring-up
 //! stops when the VM is deleted or the agent shuts down. It never drops a step half-way, so the
@@ -136,8 +137,20 @@ impl BringUp<'_> {
         if let Kind::Create(_) = kind {
             self.directory().await?;
         }
-        let process = self.spawn(&spec)?;
-        self.side_by_side(kind, &spec, &process).await?;
+        // All that the steps from here on may leave; the VMM is the first to be undone.
+        for undo in [Undo::Sockets, Undo::Tap, Undo::Rules, Undo::Process] {
+            self.journal.will(undo);
+        }
+        let process = if self.host.vmm.limits().told_at_start {
+            self.side_by_side(kind, None).await?;
+            let process = self.spawn(&spec)?;
+            self.open(&spec, &process).await?;
+            process
+        } else {
+            let process = self.spawn(&spec)?;
+            self.side_by_side(kind, Some((&spec, &process))).await?;
+            process
+        };
         if let Kind::Resume(from) = kind {
             let clock_synced = Some(self.load(&spec, &process, from).await?);
             self.meta.boot_id.clone_from(&from.stored().boot_id);
@@ -168,6 +181,7 @@ impl BringUp<'_> {
             return Err(Failure::Exists);
         }
         self.journal.will(Undo::Directory);
+        self.journal.will(Undo::Gpus);
         let (metas, meta) = (Arc::clone(&self.host.metas), self.meta.clone());
         let work = async { Ok(tokio::task::spawn_blocking(move || metas.create(&meta)).await??) };
         self.step(Step::Directory, work).await
@@ -176,10 +190,6 @@ impl BringUp<'_> {
     /// Starts the VMM. Nothing is awaited until the pid is noted, so a started process is never lost.
     fn spawn(&mut self, spec: &MachineSpec) -> Result<Process, Failure> {
         self.check(Step::Spawn, When::Before)?;
-        // All that the steps from here on may leave; the VMM is the first to be undone.
-        for undo in [Undo::Sockets, Undo::Tap, Undo::Rules, Undo::Process] {
-            self.journal.will(undo);
-        }
         let begun = std::time::Instant::now();
         let failed = |error: StepError| Failure::Step(Step::Spawn, error);
         if let Err(error) = remove_sockets(self.host, &spec.vm_id) {
@@ -211,14 +221,20 @@ impl BringUp<'_> {
         Process::find(id).map_err(watch)?.ok_or_else(ended)
     }
 
+    /// Waits until the VMM can be told something.
+    async fn open(&self, spec: &MachineSpec, process: &Process) -> Result<(), Failure> {
+        self.check(Step::Open, When::Before)?;
+        let open = async { Ok(self.host.vmm.open(spec, process).await?) };
+        self.step(Step::Open, open).await
+    }
+
     /// What does not depend on each other. All of it ends before the first failure is returned.
     async fn side_by_side(
         &self,
         kind: Kind<'_>,
-        spec: &MachineSpec,
-        process: &Process,
+        vmm: Option<(&MachineSpec, &Process)>,
     ) -> Result<(), Failure> {
-        for step in [Step::Disk, Step::Tap, Step::Rules, Step::Open] {
+        for step in [Step::Disk, Step::Tap, Step::Rules] {
             self.check(step, When::Before)?;
         }
         let (overlays, to) = (
@@ -242,12 +258,17 @@ impl BringUp<'_> {
         let binding = self.host.binding(self.meta);
         let tap = async { Ok(self.host.links.create(&self.meta.slot).await?) };
         let rules = async { Ok(self.host.firewall.set(binding).await?) };
-        let open = async { Ok(self.host.vmm.open(spec, process).await?) };
+        let open = async {
+            match vmm {
+                Some((spec, process)) => self.open(spec, process).await,
+                None => Ok(()),
+            }
+        };
         let (disk, tap, rules, open) = tokio::join!(
             self.step(Step::Disk, disk),
             self.step(Step::Tap, tap),
             self.step(Step::Rules, rules),
-            self.step(Step::Open, open),
+            open,
         );
         disk.and(tap).and(rules).and(open)
     }

@@ -17,6 +17,7 @@ use super::timings::Timings;
 use super::vm::Vm;
 use crate::disk::overlay::MAX_GIB;
 use crate::disk::{BaseImage, space};
+use crate::gpu::{Claim, Inventory, Used, Want, pick};
 use crate::huge_pages;
 use crate::snapshot::Held;
 
@@ -38,7 +39,12 @@ pub(super) async fn create(
     request: CreateVmRequest,
 ) -> Result<VmView, CreateError> {
     let timings = Timings::start();
+    let (want, inventory) = gpus(host, &request).await?;
     let seed = request.seed_snapshot.as_deref().filter(|id| !id.is_empty());
+    if seed.is_some() {
+        host.snapshots_possible()
+            .map_err(CreateError::Unsupported)?;
+    }
     let seed = seed
         .map(|id| host.snapshots.hold(id))
         .transpose()
@@ -54,9 +60,10 @@ pub(super) async fn create(
         .map_err(CreateError::Space)?;
     let source = source(host, &id, &spec, seed).await?;
     timings.note_since_start("image");
-    let actor = host.tables.reserve(&id, &host.config.net.plan, |index| {
-        let slot = host.config.net.plan.slot(index);
-        let meta = meta(host, &id, spec, slot, &source);
+    let claim = |used: &Used| pick(&inventory, used, &want);
+    let plan = &host.config.net.plan;
+    let actor = host.tables.reserve(&id, plan, claim, |index, claim| {
+        let meta = meta(host, &id, spec, plan.slot(index), claim, &source);
         let (vm, mailbox) = Vm::new(host, &meta, VmState::Creating);
         let actor = Actor {
             host: Arc::clone(host),
@@ -112,13 +119,25 @@ async fn source(
     Ok(Source { base, seed })
 }
 
-fn check(host: &Host, request: CreateVmRequest, seed: Option<&Held>) -> Result<Spec, CreateError> {
-    let gpus = request.gpus.unwrap_or(0) > 0
-        || !request.gpu_uuids.is_empty()
-        || !request.mig_instance_uuids.is_empty();
-    if gpus {
-        return Err(CreateError::NoGpus);
+/// What a request wants of the host's devices, and what there is if it wants any.
+async fn gpus(host: &Host, request: &CreateVmRequest) -> Result<(Want, Inventory), CreateError> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default().trim().to_owned();
+    let want = Want {
+        gpus: request.gpus.unwrap_or(0),
+        kind: text(&request.gpu_kind),
+        profile: text(&request.gpu_profile).to_lowercase(),
+        gpu_uuids: request.gpu_uuids.clone(),
+        mig_uuids: request.mig_instance_uuids.clone(),
+    };
+    if want.is_nothing() {
+        return Ok((want, Inventory::default()));
     }
+    let settings = host.config.qemu.as_ref().ok_or(CreateError::NoGpus)?;
+    let inventory = Inventory::read(&settings.gpus).await;
+    Ok((want, inventory.map_err(CreateError::Inventory)?))
+}
+
+fn check(host: &Host, request: CreateVmRequest, seed: Option<&Held>) -> Result<Spec, CreateError> {
     let vms = &host.config.vms;
     let (least_gb, default_gb) = match seed {
         Some(seed) => (seed.stored().storage_gb, seed.stored().storage_gb),
@@ -166,7 +185,14 @@ fn check(host: &Host, request: CreateVmRequest, seed: Option<&Held>) -> Result<S
     Ok(spec)
 }
 
-fn meta(host: &Host, id: &str, spec: Spec, slot: crate::net::Slot, source: &Source) -> Meta {
+fn meta(
+    host: &Host,
+    id: &str,
+    spec: Spec,
+    slot: crate::net::Slot,
+    gpus: Claim,
+    source: &Source,
+) -> Meta {
     let dir = host.metas.dir(id);
     Meta {
         vm_id: id.to_owned(),
@@ -178,6 +204,7 @@ fn meta(host: &Host, id: &str, spec: Spec, slot: crate::net::Slot, source: &Sour
             image_digest: source.base.digest.clone(),
             overlay: dir.join("overlay.img"),
         },
+        gpus,
         created_at: jiff::Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string(),

@@ -8,6 +8,7 @@ use super::meta::MetaError;
 use crate::disk::sealed::SealError;
 use crate::disk::{ImageError, OverlayError, SpaceError};
 use crate::file_error::FileError;
+use crate::gpu::{InventoryError, PickError};
 use crate::guest::ready::ReadyError;
 use crate::guest::{ChannelError, GuestError};
 use crate::huge_pages::HugePagesError;
@@ -21,6 +22,16 @@ pub enum VmError {
     /// Nothing has that id.
     #[error("vm not found")]
     NotFound,
+}
+
+/// Snapshots, and what needs them, on a host whose VMM has none.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[error(
+    "{app} has no snapshots, restores or forks: a device of the host that a guest uses cannot be saved"
+)]
+pub struct NoSnapshots {
+    /// The program.
+    pub app: &'static str,
 }
 
 /// A request for a machine that cannot be.
@@ -75,6 +86,15 @@ pub enum CreateError {
     /// GPUs on a host without any.
     #[error("not enough free GPUs: this host has none")]
     NoGpus,
+    /// The GPUs that are asked for cannot be had.
+    #[error(transparent)]
+    Gpus(PickError),
+    /// What GPUs there are cannot be told.
+    #[error("cannot tell what GPUs this host has")]
+    Inventory(#[source] InventoryError),
+    /// It should begin with a snapshot on a host that has none.
+    #[error(transparent)]
+    Unsupported(NoSnapshots),
     /// Not enough disk space.
     #[error(transparent)]
     Space(SpaceError),

@@ -8,16 +8,17 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::error::StepError;
+use super::error::{NoSnapshots, StepError};
 use super::meta::{Meta, MetaError, Metas};
 use super::tables::Tables;
 use crate::artifact::Artifacts;
 use crate::config::{Config, PublicHost};
 use crate::disk::{ImageError, Images, OverlayError, Overlays};
 use crate::file_error::{FileError, failed};
+use crate::gpu::{Claim, Recarve};
 use crate::net::{Binding, Firewall, FirewallError, Forward, LinkError, Links};
 use crate::snapshot::Snapshots;
-use crate::vmm::{BootSource, MachineSpec, Nic, Vmm};
+use crate::vmm::{BootSource, HostDevice, MachineSpec, Nic, Vmm};
 use fuse_wire_guest::boot::{BootParams, KERNEL_ARGS, Network};
 use fuse_wire_host::name;
 use fuse_wire_host::start_agent::Protocol;
@@ -93,6 +94,8 @@ pub struct Host {
     pub(super) links: Links,
     /// The packet rules.
     pub firewall: Firewall,
+    /// Partitioned cards.
+    pub(super) recarve: Recarve,
     pub(super) tables: Tables,
     /// Turns to boot: a booting guest keeps a CPU busy.
     pub(super) boot_turns: Semaphore,
@@ -106,6 +109,12 @@ pub struct Host {
 }
 
 impl Host {
+    pub(super) fn snapshots_possible(&self) -> Result<(), NoSnapshots> {
+        let app = self.config.backend.app_name;
+        let possible = self.vmm.limits().snapshots;
+        possible.then_some(()).ok_or(NoSnapshots { app })
+    }
+
     /// Directory whose file system holds the VMs' disks.
     #[must_use]
     pub fn disk_dir(&self) -> &std::path::Path {
@@ -173,9 +182,17 @@ impl Host {
                 mac: meta.slot.mac,
             }),
             log: self.log_of(&meta.vm_id),
+            devices: devices(&meta.gpus),
             sockets: self.vmm.sockets(&meta.vm_id, &dir),
         })
     }
+}
+
+/// The devices of a claim, in the order that the guest sees them.
+fn devices(claim: &Claim) -> Vec<HostDevice> {
+    let slots = claim.slots.iter().copied().map(HostDevice::Pci);
+    let mdevs = claim.mdevs.iter().cloned().map(HostDevice::Mediated);
+    slots.chain(mdevs).collect()
 }
 
 /// What the packet rules say of a VM under `config`.

@@ -17,6 +17,8 @@ use crate::vmm::process::{Process, ProcessId, with_argument};
 pub(super) enum Undo {
     /// Its state directory, disk and log included.
     Directory,
+    /// Its devices.
+    Gpus,
     /// Its sockets.
     Sockets,
     /// Its device.
@@ -36,9 +38,9 @@ pub(super) struct Journal {
 impl Journal {
     /// Everything that a VM can own.
     pub(super) fn all() -> Self {
-        use Undo::{Directory, Process, Rules, Sockets, Tap};
+        use Undo::{Directory, Gpus, Process, Rules, Sockets, Tap};
         Self {
-            entries: vec![Directory, Sockets, Tap, Rules, Process],
+            entries: vec![Directory, Gpus, Sockets, Tap, Rules, Process],
         }
     }
 
@@ -85,6 +87,13 @@ async fn undo(entry: Undo, host: &Host, meta: &Meta) -> Result<(), UndoError> {
             .await
             .map_err(UndoError::Link),
         Undo::Sockets => remove_sockets(host, &meta.vm_id),
+        // Before the directory goes, and with it the word of who had them.
+        Undo::Gpus => {
+            if !meta.gpus.mdevs.is_empty() {
+                host.recarve.run(&meta.vm_id).await;
+            }
+            Ok(())
+        }
         Undo::Directory => {
             let (metas, id) = (Arc::clone(&host.metas), meta.vm_id.clone());
             let removed = tokio::task::spawn_blocking(move || metas.remove(&id)).await;
@@ -105,7 +114,8 @@ pub(super) async fn stop_process(host: &Host, meta: &Meta) -> Result<(), UndoErr
         // The agent was killed after it started the VMM and before it wrote the pid down.
         None => {
             let sockets = host.vmm.sockets(&meta.vm_id, &host.metas.dir(&meta.vm_id));
-            tokio::task::spawn_blocking(move || with_argument(&sockets.api))
+            let mark = host.vmm.mark(&sockets);
+            tokio::task::spawn_blocking(move || with_argument(&mark))
                 .await
                 .unwrap_or_default()
         }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::file_error::{FileError, failed};
-
+use crate::gpu::Claim;
 use crate::net::Slot;
 use crate::vmm::ProcessId;
 
@@ -51,6 +51,9 @@ pub struct Meta {
     /// Its disks.
     #[serde(flatten)]
     pub disks: Disks,
+    /// Its GPUs.
+    #[serde(flatten)]
+    pub gpus: Claim,
     /// UTC, seconds.
     pub created_at: String,
     /// Its VMM, if one was started.
@@ -317,6 +320,12 @@ mod tests {
                 image_digest: "d".into(),
                 overlay: "/overlay".into(),
             },
+            gpus: Claim {
+                gpus: 1,
+                kind: "a100".into(),
+                slots: vec!["0000:65:00.0".parse().unwrap()],
+                ..Claim::default()
+            },
             created_at: "2026-01-01T00:00:00Z".into(),
             process: None,
             boot_id: None,
@@ -348,6 +357,12 @@ mod tests {
             ("host_port", "19553"),
             ("pid", "7"),
             ("storage_gb", "10"),
+            ("gpus", "1"),
+            ("gpu_kind", "\"a100\""),
+            ("gpu_slots", "[\"0000:65:00.0\"]"),
+            // A whole GPU has neither.
+            ("gpu_profile", "null"),
+            ("gpu_mdevs", "null"),
         ] {
             assert_eq!(value[field].to_string(), want, "{field}");
         }

@@ -44,8 +44,8 @@ use fuse_wire_host::{
 use crate::artifact::Artifacts;
 use crate::snapshot::StoreError;
 pub use error::{
-    CreateError, DeleteError, ForkError, LeaseError, RestoreError, SnapshotError, SurfaceError,
-    VmError,
+    CreateError, DeleteError, ForkError, LeaseError, NoSnapshots, RestoreError, SnapshotError,
+    SurfaceError, VmError,
 };
 pub use host::{Host, HostError, HostParts};
 pub use lease::Lease;
@@ -141,6 +141,14 @@ impl Registry {
     pub async fn delete(&self, id: &str) -> Result<(), DeleteError> {
         let vm = self.vm(id).map_err(DeleteError::Vm)?;
         vm.delete().await
+    }
+
+    /// Whether this host takes snapshots at all.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn snapshots_possible(&self) -> Result<(), NoSnapshots> {
+        self.host.snapshots_possible()
     }
 
     /// Takes a snapshot of a VM. Goes on when the caller goes away.

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,9 @@ use super::meta::{Found, Meta, Metas, Phase};
 use super::tables::Tables;
 use super::vm::Vm;
 use crate::artifact::Artifacts;
+use crate::config::Config;
 use crate::disk::{Images, Overlays};
+use crate::gpu::Recarve;
 use crate::net::{Firewall, Links};
 use crate::report::chain;
 use crate::snapshot::Snapshots;
@@ -101,7 +103,8 @@ async fn open(
     } = parts;
     let state = &config.paths.state;
     let (base, named) = (config.paths.base.clone(), config.paths.images.clone());
-    let images = Images::new(base, named, state.join("images")).map_err(HostError::Images)?;
+    let (store, extension) = (state.join("images"), config.backend.image_extension);
+    let images = Images::new(base, named, store, extension).map_err(HostError::Images)?;
     let overlays = Overlays::new(state.join("templates"), mkfs).map_err(HostError::Overlays)?;
     let snapshots = config.paths.snapshots.clone();
     let snapshots = tokio::task::spawn_blocking(|| Snapshots::open(snapshots)).await;
@@ -135,6 +138,7 @@ async fn open(
         metas: Arc::new(metas),
         links,
         firewall,
+        recarve: Recarve::new(mig_setup(&config)),
         tables: Tables::default(),
         boot_turns: Semaphore::new(cpus()),
         tasks,
@@ -144,6 +148,11 @@ async fn open(
         faults: super::journal::Faults::default(),
         config,
     })
+}
+
+/// What applies the layout of partitioned cards again.
+fn mig_setup(config: &Config) -> Option<PathBuf> {
+    config.qemu.as_ref()?.gpus.mig_setup.clone()
 }
 
 /// Guests that may boot at a time.

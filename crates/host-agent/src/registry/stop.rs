@@ -96,10 +96,10 @@ async fn stop(metas: Arc<Metas>, vmm: Arc<dyn Vmm>, meta: Meta) -> Result<bool, 
         source,
     };
     // The agent may have been killed after it started the VMM and before it wrote the pid down.
-    let socket = sockets.api.clone();
+    let mark = vmm.mark(&sockets);
     let candidates = match meta.process {
         Some(id) => vec![id],
-        None => tokio::task::spawn_blocking(move || with_argument(&socket)).await?,
+        None => tokio::task::spawn_blocking(move || with_argument(&mark)).await?,
     };
     let mut ran = false;
     for id in candidates {

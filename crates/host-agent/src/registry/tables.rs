@@ -9,6 +9,7 @@ use fuse_wire_host::start_agent::Protocol;
 use super::error::CreateError;
 use super::meta::Meta;
 use super::vm::Vm;
+use crate::gpu::{Claim, PickError, Used};
 use crate::net::{Index, NetPlan};
 
 /// A port of the host.
@@ -32,12 +33,14 @@ impl Tables {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the id and the lowest free number for a new VM, which `make` makes for that number.
+    /// Takes the id, the lowest free number and the devices that `claim` picks of those that nobody
+    /// has, for a new VM that `make` makes of them.
     pub(super) fn reserve<T>(
         &self,
         id: &str,
         plan: &NetPlan,
-        make: impl FnOnce(Index) -> (Arc<Vm>, T),
+        claim: impl FnOnce(&Used) -> Result<Claim, PickError>,
+        make: impl FnOnce(Index, Claim) -> (Arc<Vm>, T),
     ) -> Result<T, CreateError> {
         let mut inner = self.lock();
         if inner.vms.contains_key(id) || inner.damaged.contains(id) {
@@ -47,7 +50,12 @@ impl Tables {
         let index = free.ok_or(CreateError::Full {
             max: plan.max_vms(),
         })?;
-        let (vm, rest) = make(index);
+        let mut used = Used::default();
+        for (id, vm) in &inner.vms {
+            used.add(id, &vm.gpus);
+        }
+        let claim = claim(&used).map_err(CreateError::Gpus)?;
+        let (vm, rest) = make(index, claim);
         inner.indices.insert(index);
         inner.vms.insert(id.to_owned(), vm);
         Ok(rest)

@@ -15,6 +15,7 @@ use super::error::{DeleteError, LeaseError, RestoreError, SnapshotError, Surface
 use super::host::Host;
 use super::lease::MAX_LEASES;
 use super::meta::{Meta, Spec};
+use crate::gpu::Claim;
 use crate::guest::GuestClient;
 use crate::snapshot::Held;
 
@@ -53,6 +54,7 @@ pub(super) struct Status {
 pub(super) struct Vm {
     pub(super) id: String,
     pub(super) spec: Spec,
+    pub(super) gpus: Claim,
     url: String,
     log: PathBuf,
     status: watch::Receiver<Status>,
@@ -81,6 +83,7 @@ impl Vm {
         let vm = Self {
             id: meta.vm_id.clone(),
             spec: meta.spec.clone(),
+            gpus: meta.gpus.clone(),
             url: host.url(meta.slot.host_port),
             log: host.log_of(&meta.vm_id),
             status,

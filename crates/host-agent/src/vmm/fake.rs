@@ -28,7 +28,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use super::process::{spawn_detached, start_time};
-use super::{Limits, MachineSpec, Process, ProcessId, Sockets, Vmm, VmmError};
+use super::{HostDevice, Limits, MachineSpec, Process, ProcessId, Sockets, Vmm, VmmError};
 use crate::guest::{Transport, VsockTransport};
 use crate::snapshot::Files;
 
@@ -80,6 +80,11 @@ pub(crate) struct FakeVmm {
     api: Mutex<HashMap<String, UnixListener>>,
     guests: Mutex<HashMap<String, JoinSet<()>>>,
     told: Arc<Mutex<Told>>,
+    /// Whether it wants to be told everything when it starts.
+    pub(crate) told_at_start: bool,
+    pub(crate) snapshots: bool,
+    /// Devices that machines were given, by VM.
+    pub(crate) given: Mutex<HashMap<String, Vec<HostDevice>>>,
 }
 
 impl FakeVmm {
@@ -91,6 +96,9 @@ impl FakeVmm {
             api: Mutex::default(),
             guests: Mutex::default(),
             told: Arc::default(),
+            told_at_start: false,
+            snapshots: true,
+            given: Mutex::default(),
         }
     }
 
@@ -134,7 +142,11 @@ impl FakeVmm {
 #[async_trait]
 impl Vmm for FakeVmm {
     fn limits(&self) -> Limits {
-        Limits { max_cpus: 4 }
+        Limits {
+            max_cpus: 4,
+            snapshots: self.snapshots,
+            told_at_start: self.told_at_start,
+        }
     }
 
     fn sockets(&self, vm_id: &str, _dir: &Path) -> Sockets {
@@ -162,12 +174,11 @@ impl Vmm for FakeVmm {
         command
             .args(["-c", "sleep 600 & wait"])
             .arg(&spec.sockets.api);
-        std::fs::write(
-            &spec.log,
-            "vmm started
-",
-        )
-        .unwrap();
+        let devices = spec.devices.clone();
+        self.given
+            .lock()
+            .unwrap()
+            .insert(spec.vm_id.clone(), devices);
         std::fs::write(&spec.log, "vmm started\n").unwrap();
         let id = spawn_detached(&mut command, &spec.log).map_err(|source| VmmError::Start {
             program: program.into(),

@@ -7,10 +7,13 @@
 
 pub mod firecracker;
 pub mod process;
+pub mod qemu;
+pub mod sockets;
 
 #[cfg(test)]
 pub(crate) mod fake;
 
+use std::ffi::OsString;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
+use crate::gpu::pci::PciAddress;
 use crate::guest::Transport;
 use crate::net::plan::MacAddr;
 use crate::snapshot::Files;
@@ -45,8 +49,19 @@ pub struct MachineSpec {
     pub log: PathBuf,
     /// Back its memory with 2 MiB pages of the host.
     pub huge_pages: bool,
+    /// Devices of the host that become the guest's.
+    pub devices: Vec<HostDevice>,
     /// Where its sockets are.
     pub sockets: Sockets,
+}
+
+/// A device of the host that is given to a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostDevice {
+    /// A PCI function.
+    Pci(PciAddress),
+    /// A mediated device, by its UUID.
+    Mediated(String),
 }
 
 /// Kernel, initramfs and command line.
@@ -83,6 +98,11 @@ pub struct Sockets {
 pub struct Limits {
     /// Most virtual CPUs of one VM.
     pub max_cpus: u32,
+    /// Whether it writes and loads the memory of machines.
+    pub snapshots: bool,
+    /// Whether its program is told the whole machine when it starts, so that disks and network device
+    /// have to exist by then.
+    pub told_at_start: bool,
 }
 
 /// A virtual machine monitor.
@@ -96,6 +116,11 @@ pub trait Vmm: Debug + Send + Sync {
 
     /// Every file a VM of these sockets may leave in the file system.
     fn socket_files(&self, sockets: &Sockets) -> Vec<PathBuf>;
+
+    /// An argument that the process of these sockets has and no other process.
+    fn mark(&self, sockets: &Sockets) -> OsString {
+        sockets.api.clone().into_os_string()
+    }
 
     /// The way to the guest.
     fn transport(&self, sockets: &Sockets) -> Arc<dyn Transport>;
@@ -214,6 +239,21 @@ pub enum VmmError {
         call: &'static str,
         /// The bound.
         seconds: u64,
+    },
+    /// Its monitor does not do what it is told.
+    #[error("the VMM was told {call} in vain")]
+    Monitor {
+        /// The command.
+        call: &'static str,
+        /// The reason.
+        #[source]
+        source: fuse_qemu::QmpError,
+    },
+    /// It cannot do it at all.
+    #[error("the VMM cannot {what}")]
+    Unsupported {
+        /// What it was asked.
+        what: &'static str,
     },
     /// The process cannot be watched.
     #[error("cannot watch the VMM process {pid}")]

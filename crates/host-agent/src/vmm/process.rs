@@ -4,6 +4,7 @@
 //! Watching and signalling go through a pidfd, which cannot point at another process either. A VMM
 //! leads a process group of its own; stopping it kills the group, helpers included.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -166,8 +167,8 @@ fn stat_field(pid: i32, number: usize) -> Option<u64> {
 /// Session leaders that have `argument` as a whole argument: detached processes of this agent. For
 /// what an interrupted bring-up left behind before its pid was written down.
 #[must_use]
-pub fn with_argument(argument: &Path) -> Vec<ProcessId> {
-    let wanted = argument.as_os_str().as_encoded_bytes();
+pub fn with_argument(argument: &OsStr) -> Vec<ProcessId> {
+    let wanted = argument.as_encoded_bytes();
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -254,11 +255,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let marker = dir.path().join("marker");
         let id = sleeper(&dir.path().join("log"), &marker);
-        assert_eq!(with_argument(&marker), vec![id]);
+        assert_eq!(with_argument(marker.as_os_str()), vec![id]);
         let process = Process::find(id).unwrap().unwrap();
         process.kill().await.unwrap();
         assert!(Process::find(id).unwrap().is_none());
-        assert!(with_argument(&marker).is_empty());
+        assert!(with_argument(marker.as_os_str()).is_empty());
     }
 
     #[tokio::test]

@@ -1,25 +1,34 @@
-//! Where a VM's sockets are.
+//! Where a VM's sockets are, and when one is open.
 //!
 //! `<dir>/<vm_id>.sock`; a path over 100 characters uses a shortened id, because the kernel cuts
-//! Unix socket paths at 107 bytes. The vsock's own socket and its `_<port>` listener lie beside it
-//! and are two characters longer at most.
+//! Unix socket paths at 107 bytes. The guest channel's own socket, and a vsock's `_<port>` listener,
+//! lie beside it and are two characters longer at most.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fuse_wire_guest::READY_PORT;
 use fuse_wire_guest::vsock::listener_path;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
+use tokio::net::UnixStream;
 
-use crate::vmm::Sockets;
+use super::process::{Process, log_tail};
+use super::{MachineSpec, Sockets, VmmError};
 
 /// Longest control socket path before the id is shortened.
 const LONG: usize = 100;
 /// Longest path that a Unix socket can have.
 const SUN_PATH_MAX: usize = 107;
+/// How long a program may take to open its control socket.
+const SOCKET_LIMIT: Duration = Duration::from_secs(10);
+/// Pause between two looks at the socket: at first, and after [`EAGER_LOOKS`].
+const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+/// A program that is well is up within this many looks.
+const EAGER_LOOKS: usize = 50;
 
 /// A socket directory that cannot be used.
 #[derive(Debug, Error)]
@@ -27,22 +36,26 @@ pub enum SocketDirError {
     /// Socket paths would not fit.
     #[error(
         "the socket directory {} is too long: paths in it would have {length} bytes and {SUN_PATH_MAX} \
-         are possible; set FC_SOCK_DIR to a shorter one", .dir.display()
+         are possible; set {prefix}_SOCK_DIR to a shorter one", .dir.display()
     )]
     TooLong {
         /// The directory.
         dir: PathBuf,
         /// Length of the longest path.
         length: usize,
+        /// Prefix of the program's variables.
+        prefix: &'static str,
     },
     /// Somebody else could reach the sockets.
     #[error(
         "the socket directory {} must be a directory of this user without rights for others; \
-         remove it or set FC_SOCK_DIR", .dir.display()
+         remove it or set {prefix}_SOCK_DIR", .dir.display()
     )]
     Shared {
         /// The directory.
         dir: PathBuf,
+        /// Prefix of the program's variables.
+        prefix: &'static str,
     },
     /// It cannot be made or read.
     #[error("cannot use the socket directory {}", .dir.display())]
@@ -71,16 +84,18 @@ pub fn longest_path(dir: &Path) -> usize {
     length(&sockets).max(length(&shortened))
 }
 
-/// Makes the directory, for this user alone, and checks that it is usable.
+/// Makes the directory, for this user alone, and checks that it is usable. `prefix` is that of the
+/// program's variables.
 ///
 /// # Errors
 /// It is too long, not ours alone, or cannot be made.
-pub fn prepare_dir(dir: &Path) -> Result<(), SocketDirError> {
+pub fn prepare_dir(dir: &Path, prefix: &'static str) -> Result<(), SocketDirError> {
     let length = longest_path(dir);
     if length > SUN_PATH_MAX {
         return Err(SocketDirError::TooLong {
             dir: dir.to_owned(),
             length,
+            prefix,
         });
     }
     let io = |source| SocketDirError::Io {
@@ -101,9 +116,47 @@ pub fn prepare_dir(dir: &Path) -> Result<(), SocketDirError> {
     if !meta.is_dir() || !own || meta.mode() & 0o077 != 0 {
         return Err(SocketDirError::Shared {
             dir: dir.to_owned(),
+            prefix,
         });
     }
     Ok(())
+}
+
+/// Returns when the program of `spec` serves its control socket.
+pub(super) async fn wait_open(spec: &MachineSpec, process: &Process) -> Result<(), VmmError> {
+    let socket = &spec.sockets.api;
+    let open = async {
+        let opened = tokio::time::timeout(SOCKET_LIMIT, until_open(socket)).await;
+        opened.map_err(|_| VmmError::NoSocket {
+            socket: socket.clone(),
+            seconds: SOCKET_LIMIT.as_secs(),
+        })
+    };
+    unless_ended(spec, process, open).await
+}
+
+/// There is no event for this: the file appears when the program binds, and connections are refused
+/// until it listens. So it is looked at, soon and then less often.
+async fn until_open(socket: &Path) {
+    let mut looks = 0;
+    while UnixStream::connect(socket).await.is_err() {
+        looks += 1;
+        tokio::time::sleep(if looks < EAGER_LOOKS { LOOK.0 } else { LOOK.1 }).await;
+    }
+}
+
+/// A call's own error says less than the last words of a program that has ended.
+pub(super) async fn unless_ended(
+    spec: &MachineSpec,
+    process: &Process,
+    work: impl Future<Output = Result<(), VmmError>>,
+) -> Result<(), VmmError> {
+    tokio::select! {
+        result = work => result,
+        () = process.ended() => {
+            Err(VmmError::Ended { during: "its set-up", log: log_tail(&spec.log) })
+        }
+    }
 }
 
 pub(super) fn of(dir: &Path, vm_id: &str) -> Sockets {
@@ -165,17 +218,17 @@ mod tests {
     fn a_directory_of_others_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("socks");
-        prepare_dir(&dir).unwrap();
-        prepare_dir(&dir).unwrap();
+        prepare_dir(&dir, "FC").unwrap();
+        prepare_dir(&dir, "FC").unwrap();
         let open: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&dir, open).unwrap();
         assert!(matches!(
-            prepare_dir(&dir),
+            prepare_dir(&dir, "FC"),
             Err(SocketDirError::Shared { .. })
         ));
         let deep = root.path().join("d".repeat(90));
-        let error = prepare_dir(&deep).unwrap_err();
-        assert!(error.to_string().contains("FC_SOCK_DIR"), "{error}");
+        let error = prepare_dir(&deep, "QEMU").unwrap_err();
+        assert!(error.to_string().contains("QEMU_SOCK_DIR"), "{error}");
         assert!(!deep.exists());
     }
 

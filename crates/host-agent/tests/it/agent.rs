@@ -1,9 +1,10 @@
 //! An agent process, and what it and its VMs leave on the machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use fuse_host_agent::config::{Backend, FIRECRACKER, QEMU};
 use fuse_wire_host::{
     AgentToken, AgentUrl, CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostTransport,
 };
@@ -14,9 +15,56 @@ use crate::machine::{Image, run};
 pub(crate) const PORT: u16 = 8090;
 const TOKEN: &str = "test-token-0123456789";
 
+/// One of the programs.
+#[derive(Clone, Copy)]
+pub(crate) struct Program {
+    pub(crate) backend: Backend,
+    pub(crate) path: &'static str,
+}
+
+/// The agent of hosts that run Firecracker.
+pub(crate) const FC: Program = Program {
+    backend: FIRECRACKER,
+    path: env!("CARGO_BIN_EXE_fc-agent"),
+};
+
+/// The agent of hosts that give GPUs to their guests.
+pub(crate) const GPU: Program = Program {
+    backend: QEMU,
+    path: env!("CARGO_BIN_EXE_qemu-agent"),
+};
+
+impl Program {
+    /// The VMM that it is given here.
+    fn vmm(self, image: &Image) -> PathBuf {
+        match self.backend.gpus {
+            true => self.backend.vmm.into(),
+            false => image.emulator.clone(),
+        }
+    }
+
+    /// A command of it, with everything that a guest needs.
+    pub(crate) fn command(self, dir: &Path, image: &Image) -> Command {
+        let prefix = self.backend.prefix;
+        let own = |name: &str| format!("{prefix}_{name}");
+        let mut command = Command::new(self.path);
+        command
+            .env(own("DIR"), dir)
+            .env(own("SOCK_DIR"), dir.join("s"))
+            .env(own("KERNEL"), image.dir.join("vmlinux.bin"))
+            .env(own("INITRD"), image.dir.join("initramfs.img"))
+            .env("BASE_ROOTFS", image.dir.join("rootfs-fused.ext4"))
+            .env(own("BIN"), self.vmm(image))
+            .env("QEMU_ACCELERATOR", "tcg")
+            .stdin(Stdio::null());
+        command
+    }
+}
+
 /// An agent in a directory of its own. Ends everything it started when dropped.
 pub(crate) struct Agent {
     dir: tempfile::TempDir,
+    program: Program,
     image: Image,
     settings: Vec<(&'static str, String)>,
     process: Option<Child>,
@@ -24,14 +72,13 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn new(image: &Image, settings: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(program: Program, image: &Image, settings: &[(&'static str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let kernel = image.dir.join("vmlinux.bin");
-        std::os::unix::fs::symlink(kernel, dir.path().join("vmlinux.bin")).unwrap();
         let url = AgentUrl::parse(&format!("http://127.0.0.1:{PORT}")).unwrap();
         let transport = HostTransport::new().unwrap();
         Self {
             client: HostClient::new(transport, url, AgentToken::new(TOKEN)),
+            program,
             image: image.clone(),
             settings: settings
                 .iter()
@@ -42,8 +89,12 @@ impl Agent {
         }
     }
 
-    pub(crate) async fn start(image: &Image, settings: &[(&'static str, &str)]) -> Self {
-        let mut agent = Self::new(image, settings);
+    pub(crate) async fn start(
+        program: Program,
+        image: &Image,
+        settings: &[(&'static str, &str)],
+    ) -> Self {
+        let mut agent = Self::new(program, image, settings);
         agent.launch().await;
         agent
     }
@@ -51,18 +102,13 @@ impl Agent {
     /// Starts the process and returns when it serves.
     pub(crate) async fn launch(&mut self) {
         let log = std::fs::File::create(self.dir.path().join("agent.log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fc-agent"));
+        let prefix = self.program.backend.prefix;
+        let mut command = self.program.command(self.dir.path(), &self.image);
         command
-            .env("FC_DIR", self.dir.path())
-            .env("FC_SOCK_DIR", self.sockets())
-            .env("FC_INITRD", self.image.dir.join("initramfs.img"))
-            .env("BASE_ROOTFS", self.image.dir.join("rootfs-fused.ext4"))
-            .env("FC_BIN", &self.image.emulator)
-            .env("FC_AGENT_TOKEN", TOKEN)
-            .env("FC_AGENT_PORT", PORT.to_string())
+            .env(format!("{prefix}_AGENT_TOKEN"), TOKEN)
+            .env(format!("{prefix}_AGENT_PORT"), PORT.to_string())
             .env("PUBLIC_HOST", crate::machine::HOST)
             .envs(self.settings.iter().map(|(k, v)| (k, v)))
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
         self.process = Some(command.spawn().unwrap());
@@ -73,8 +119,16 @@ impl Agent {
         }
     }
 
-    pub(crate) fn dir(&self) -> &std::path::Path {
+    pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Where a guest is, by its published surface: either of two that are made at once may be the
+    /// first.
+    pub(crate) fn guest_address(&self, url: &str) -> String {
+        let (_, port) = url.rsplit_once(':').unwrap();
+        let index = port.parse::<u16>().unwrap() - self.program.backend.port_base;
+        format!("10.200.{index}.2")
     }
 
     fn sockets(&self) -> PathBuf {
@@ -139,7 +193,7 @@ impl Agent {
         found.extend(
             links
                 .lines()
-                .filter(|l| l.contains(": fcv"))
+                .filter(|l| l.contains(": fcv") || l.contains(": qv"))
                 .map(str::to_owned),
         );
         let rules = run(&["nft", "list", "table", "inet", "fuse"]);

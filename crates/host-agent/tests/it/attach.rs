@@ -9,8 +9,8 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use sha2::{Digest as _, Sha256};
 use tokio_util::codec::Framed;
 
-use crate::agent::Agent;
-use crate::machine::on_a_machine;
+use crate::agent::{Agent, FC, GPU, Program};
+use crate::machine::{Image, on_a_machine};
 
 type Session = Framed<AttachStream, Codec>;
 
@@ -57,26 +57,33 @@ fn code(exit_code: i32) -> Option<Exit> {
 
 #[test]
 fn commands_are_attached_until_either_end_is_done() {
-    on_a_machine("attach", |image, _outside| async move {
-        let agent = Agent::start(&image, &[]).await;
-        agent.create("a").await;
-        terminal(&agent).await;
-        streams(&agent).await;
-        megabytes(&agent).await;
-        ends(&agent).await;
-        slow_reader(&agent).await;
-        drain(&agent).await;
-        let mut session = attach(&agent, &command("sleep 600")).await;
-        agent.client.delete("a").await.unwrap();
-        let (_, _, exit) = rest(&mut session).await;
-        assert_eq!(exit, None, "a guest that is gone has no exit status");
-        let gone = agent
-            .client
-            .attach("a", &Request::default())
-            .await
-            .unwrap_err();
-        assert!(matches!(gone, HostError::NotFound { .. }), "{gone:?}");
-    });
+    on_a_machine("attach", |image, _outside| attached(FC, image));
+}
+
+#[test]
+fn commands_are_attached_by_the_gpu_agent() {
+    on_a_machine("attach_gpu", |image, _outside| attached(GPU, image));
+}
+
+async fn attached(program: Program, image: Image) {
+    let agent = Agent::start(program, &image, &[]).await;
+    agent.create("a").await;
+    terminal(&agent).await;
+    streams(&agent).await;
+    megabytes(&agent).await;
+    ends(&agent).await;
+    slow_reader(&agent).await;
+    drain(&agent).await;
+    let mut session = attach(&agent, &command("sleep 600")).await;
+    agent.client.delete("a").await.unwrap();
+    let (_, _, exit) = rest(&mut session).await;
+    assert_eq!(exit, None, "a guest that is gone has no exit status");
+    let gone = agent
+        .client
+        .attach("a", &Request::default())
+        .await
+        .unwrap_err();
+    assert!(matches!(gone, HostError::NotFound { .. }), "{gone:?}");
 }
 
 async fn terminal(agent: &Agent) {

@@ -2,60 +2,69 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::process::{Command, Stdio};
 
 use fuse_wire_host::start_agent::Protocol;
 use fuse_wire_host::{
     CreateVmRequest, ExecRequest, Expose, FileUpload, StartAgentRequest, UploadRequest, VmState,
 };
 
-use crate::agent::{Agent, PORT};
-use crate::machine::{HOST, OUTSIDE, Outside, on_a_machine, run};
+use crate::agent::{Agent, FC, GPU, PORT, Program};
+use crate::machine::{HOST, Image, OUTSIDE, Outside, on_a_machine, run};
 
 const NONE: Vec<String> = Vec::new();
 
 #[test]
 fn guests_live_side_by_side_outlive_the_agent_and_leave_nothing() {
     on_a_machine("guests", |image, outside| async move {
-        let mut agent = Agent::start(&image, &[]).await;
-        let (a, b) = tokio::join!(agent.create("a"), agent.create("b"));
-        assert_ne!(a.url, b.url);
-        assert_eq!(
-            (a.state, a.owner.as_deref()),
-            (Some(VmState::Running), Some("fleet-1"))
-        );
-        assert!(a.timings_ms.is_some() && a.boot_id.is_some());
-        commands(&agent).await;
-        files(&agent).await;
-        surface(&agent, &a.url, &outside).await;
-        datagrams(&agent, &outside).await;
-        isolation(&agent, &b.url, &outside).await;
-
-        let before = agent.processes();
-        agent.kill();
-        run(&["nft", "flush", "ruleset"]);
-        agent.launch().await;
-        let kept = agent.client.get("a").await.unwrap();
-        assert_eq!((&kept.url, &kept.boot_id), (&a.url, &a.boot_id));
-        assert_eq!(kept.state, Some(VmState::Running));
-        let after: Vec<_> = agent.processes();
-        assert_eq!(
-            pids(&before),
-            pids(&after),
-            "the VMs' processes are the same"
-        );
-        assert_eq!(agent.exec("a", &["cat", "/tmp/kept"]).await.stdout, b"kept");
-        https(&a.url, "tok", "200").await;
-        assert!(
-            !agent.reaches("a", &guest_address(&b.url), 9550).await,
-            "the rules are back"
-        );
-
-        agent.client.delete("a").await.unwrap();
-        assert_eq!(agent.exec("b", &["true"]).await.exit_code, 0);
-        agent.client.delete("b").await.unwrap();
-        assert_eq!(agent.leftovers(), NONE);
+        live(Agent::start(FC, &image, &[]).await, outside).await;
     });
+}
+
+#[test]
+fn guests_of_the_gpu_agent_are_no_others() {
+    on_a_machine("guests_gpu", |image, outside| async move {
+        live(Agent::start(GPU, &image, &[]).await, outside).await;
+    });
+}
+
+async fn live(mut agent: Agent, outside: Outside) {
+    let (a, b) = tokio::join!(agent.create("a"), agent.create("b"));
+    assert_ne!(a.url, b.url);
+    assert_eq!(
+        (a.state, a.owner.as_deref()),
+        (Some(VmState::Running), Some("fleet-1"))
+    );
+    assert!(a.timings_ms.is_some() && a.boot_id.is_some());
+    commands(&agent).await;
+    files(&agent).await;
+    surface(&agent, &a.url, &outside).await;
+    datagrams(&agent, &outside).await;
+    isolation(&agent, &b.url, &outside).await;
+
+    let before = agent.processes();
+    agent.kill();
+    run(&["nft", "flush", "ruleset"]);
+    agent.launch().await;
+    let kept = agent.client.get("a").await.unwrap();
+    assert_eq!((&kept.url, &kept.boot_id), (&a.url, &a.boot_id));
+    assert_eq!(kept.state, Some(VmState::Running));
+    let after: Vec<_> = agent.processes();
+    assert_eq!(
+        pids(&before),
+        pids(&after),
+        "the VMs' processes are the same"
+    );
+    assert_eq!(agent.exec("a", &["cat", "/tmp/kept"]).await.stdout, b"kept");
+    https(&a.url, "tok", "200").await;
+    assert!(
+        !agent.reaches("a", &agent.guest_address(&b.url), 9550).await,
+        "the rules are back"
+    );
+
+    agent.client.delete("a").await.unwrap();
+    assert_eq!(agent.exec("b", &["true"]).await.exit_code, 0);
+    agent.client.delete("b").await.unwrap();
+    assert_eq!(agent.leftovers(), NONE);
 }
 
 fn pids(processes: &[(i32, String)]) -> Vec<i32> {
@@ -268,13 +277,6 @@ async fn https(authority: &str, token: &str, want: &str) {
     assert_eq!(answer.status().as_str(), want, "{authority}");
 }
 
-/// Where a guest is, by its published surface: either of two that are made at once may be the first.
-fn guest_address(url: &str) -> String {
-    let (_, port) = url.rsplit_once(':').unwrap();
-    let index = port.parse::<u16>().unwrap() - 19_550;
-    format!("10.200.{index}.2")
-}
-
 async fn isolation(agent: &Agent, other_url: &str, outside: &Outside) {
     let (_, other_port) = other_url.rsplit_once(':').unwrap();
     let other_port: u16 = other_port.parse().unwrap();
@@ -293,7 +295,11 @@ async fn isolation(agent: &Agent, other_url: &str, outside: &Outside) {
     agent.client.start_agent("b", &request).await.unwrap();
     assert!(outside.reaches(HOST, other_port));
     for (address, port, what) in [
-        (guest_address(other_url).as_str(), 9550, "the other guest"),
+        (
+            agent.guest_address(other_url).as_str(),
+            9550,
+            "the other guest",
+        ),
         (HOST, other_port, "the other guest's published port"),
         ("10.200.1.1", PORT, "the agent by a link's address"),
         (HOST, PORT, "the agent by the host's address"),
@@ -319,85 +325,104 @@ async fn isolation(agent: &Agent, other_url: &str, outside: &Outside) {
 
 #[test]
 fn a_base_image_without_a_shell_is_explained_and_leaves_nothing() {
-    on_a_machine("no_shell", |image, _outside| async move {
-        let dir = tempfile::tempdir().unwrap();
-        let empty = dir.path().join("bare.ext4");
-        std::fs::File::create(&empty)
-            .unwrap()
-            .set_len(64 << 20)
-            .unwrap();
-        run(&["mkfs.ext4", "-q", "-F", empty.to_str().unwrap()]);
-        let images = dir.path().to_str().unwrap();
-        let agent = Agent::start(&image, &[("IMAGES_DIR", images)]).await;
-        let request = CreateVmRequest {
-            name: Some("bare".into()),
-            memory_mb: Some(256),
-            image: Some("bare".into()),
-            ..CreateVmRequest::default()
-        };
-        let error = agent.client.create(&request).await.unwrap_err().to_string();
-        assert!(
-            error.contains("image \"bare\"") && error.contains("/bin/sh"),
-            "{error}"
-        );
-        assert_eq!(agent.leftovers(), NONE);
-    });
+    on_a_machine("no_shell", |image, _outside| no_shell(FC, image));
+}
+
+#[test]
+fn a_base_image_without_a_shell_is_explained_by_the_gpu_agent() {
+    on_a_machine("no_shell_gpu", |image, _outside| no_shell(GPU, image));
+}
+
+async fn no_shell(program: Program, image: Image) {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir
+        .path()
+        .join(format!("bare.{}", program.backend.image_extension));
+    std::fs::File::create(&empty)
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    run(&["mkfs.ext4", "-q", "-F", empty.to_str().unwrap()]);
+    let images = dir.path().to_str().unwrap();
+    let agent = Agent::start(program, &image, &[("IMAGES_DIR", images)]).await;
+    let request = CreateVmRequest {
+        name: Some("bare".into()),
+        memory_mb: Some(256),
+        image: Some("bare".into()),
+        ..CreateVmRequest::default()
+    };
+    let error = agent.client.create(&request).await.unwrap_err().to_string();
+    assert!(
+        error.contains("image \"bare\"") && error.contains("/bin/sh"),
+        "{error}"
+    );
+    assert_eq!(agent.leftovers(), NONE);
 }
 
 #[test]
 fn a_kernel_that_is_none_is_explained_and_leaves_nothing() {
-    on_a_machine("no_kernel", |image, _outside| async move {
-        let agent = Agent::new(&image, &[("FUSE_BOOT_TIMEOUT", "20")]);
-        let kernel = agent.dir().join("vmlinux.bin");
-        std::fs::remove_file(&kernel).unwrap();
-        std::fs::write(&kernel, b"not a kernel").unwrap();
-        let mut agent = agent;
-        agent.launch().await;
-        let request = CreateVmRequest {
-            name: Some("x".into()),
-            ..CreateVmRequest::default()
-        };
-        let error = agent.client.create(&request).await.unwrap_err().to_string();
-        assert!(error.contains("vm x: "), "{error}");
-        assert_eq!(agent.leftovers(), NONE);
-    });
+    on_a_machine("no_kernel", |image, _outside| no_kernel(FC, image));
+}
+
+#[test]
+fn a_kernel_that_is_none_is_explained_by_the_gpu_agent() {
+    on_a_machine("no_kernel_gpu", |image, _outside| no_kernel(GPU, image));
+}
+
+async fn no_kernel(program: Program, image: Image) {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = dir.path().join("kernel");
+    std::fs::write(&kernel, b"not a kernel").unwrap();
+    let kernel = kernel.to_str().unwrap();
+    let settings = [
+        ("FUSE_BOOT_TIMEOUT", "20"),
+        ("FC_KERNEL", kernel),
+        ("QEMU_KERNEL", kernel),
+    ];
+    let agent = Agent::start(program, &image, &settings).await;
+    let request = CreateVmRequest {
+        name: Some("x".into()),
+        ..CreateVmRequest::default()
+    };
+    let error = agent.client.create(&request).await.unwrap_err().to_string();
+    assert!(error.contains("vm x: "), "{error}");
+    assert_eq!(agent.leftovers(), NONE);
 }
 
 #[test]
 fn a_probe_guest_answers() {
-    on_a_machine("probe", |image, _outside| async move {
-        let dir = tempfile::tempdir().unwrap();
-        let kernel = image.dir.join("vmlinux.bin");
-        std::os::unix::fs::symlink(kernel, dir.path().join("vmlinux.bin")).unwrap();
-        let mut probe = Command::new(env!("CARGO_BIN_EXE_fc-agent"));
-        probe
-            .args(["probe", "--timeout", "120"])
-            .env("FC_DIR", dir.path())
-            .env("FC_SOCK_DIR", dir.path().join("s"))
-            .env("FC_INITRD", image.dir.join("initramfs.img"))
-            .env("BASE_ROOTFS", image.dir.join("rootfs-fused.ext4"))
-            .env("FC_BIN", &image.emulator)
-            .stdin(Stdio::null());
-        let done = probe.output().unwrap();
-        std::io::stderr().write_all(&done.stderr).unwrap();
-        let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
-        assert_eq!(
-            (done.status.code(), &report["ok"]),
-            (Some(0), &true.into()),
-            "{report}"
-        );
-        assert!(report["boot_ms"].as_u64().unwrap() > 0);
-        assert_eq!(std::fs::read_dir(dir.path().join("s")).unwrap().count(), 0);
-        let none = probe.env("FC_BIN", "/bin/false").output().unwrap();
-        let report: serde_json::Value = serde_json::from_slice(&none.stdout).unwrap();
-        assert_eq!(
-            (none.status.code(), &report["ok"]),
-            (Some(1), &false.into()),
-            "{report}"
-        );
-        assert!(
-            report["reason"].as_str().unwrap().contains("the VMM ended"),
-            "{report}"
-        );
-    });
+    on_a_machine("probe", |image, _outside| async move { probe(FC, &image) });
+}
+
+#[test]
+fn a_probe_guest_answers_the_gpu_agent() {
+    on_a_machine(
+        "probe_gpu",
+        |image, _outside| async move { probe(GPU, &image) },
+    );
+}
+
+fn probe(program: Program, image: &Image) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut probe = program.command(dir.path(), image);
+    let done = probe.args(["probe", "--timeout", "120"]).output().unwrap();
+    std::io::stderr().write_all(&done.stderr).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(
+        (done.status.code(), &report["ok"]),
+        (Some(0), &true.into()),
+        "{report}"
+    );
+    assert!(report["boot_ms"].as_u64().unwrap() > 0);
+    assert_eq!(std::fs::read_dir(dir.path().join("s")).unwrap().count(), 0);
+    let vmm = format!("{}_BIN", program.backend.prefix);
+    let none = probe.env(vmm, "/bin/false").output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&none.stdout).unwrap();
+    assert_eq!(
+        (none.status.code(), &report["ok"]),
+        (Some(1), &false.into()),
+        "{report}"
+    );
+    let reason = report["reason"].as_str().unwrap();
+    assert!(reason.contains("the VMM ended"), "{report}");
 }

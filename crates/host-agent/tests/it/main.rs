@@ -1,4 +1,4 @@
-//! The agent as a program: its start-up messages, and real guests under the emulator.
+//! The agents as programs: their start-up messages, and real guests under emulation.
 //!
 //! Everything runs in network namespaces that the tests make; devices and packet rules of the
 //! machine are never touched. Guests need root, `/dev/net/tun`, QEMU, the image
@@ -9,6 +9,8 @@
 mod agent;
 #[cfg(test)]
 mod attach;
+#[cfg(test)]
+mod gpus;
 #[cfg(test)]
 mod guests;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use fuse_wire_host::{
     ForkRequest, HostError, RestoreRequest, Snapshot, SnapshotKind, SnapshotRequest, VmState,
 };
 
-use crate::agent::Agent;
+use crate::agent::{Agent, FC};
 use crate::machine::on_a_machine;
 
 /// Cycles of each kind; a soak run asks for more.
@@ -78,7 +78,7 @@ async fn cycle(agent: &mut Agent, number: usize, live: bool) {
 #[test]
 fn what_a_guest_wrote_comes_back_from_disk_and_live_snapshots() {
     on_a_machine("snapshots", |image, _outside| async move {
-        let mut agent = Agent::start(&image, &[]).await;
+        let mut agent = Agent::start(FC, &image, &[]).await;
         agent.create("a").await;
         cost(&agent).await;
         for number in 0..cycles() {

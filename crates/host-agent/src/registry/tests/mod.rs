@@ -1,6 +1,7 @@
 //! The registry on a fake VMM, with real devices and packet rules in a network namespace.
 
 mod create;
+mod gpus;
 mod lifecycle;
 mod reattach;
 mod snapshot;

@@ -8,13 +8,13 @@ use fuse_wire_host::{ExecRequest, VmState};
 
 /// Drops everything of an agent at once, as a kill does: its tasks end with the runtime's next turn
 /// and undo nothing.
-async fn kill(registry: Registry) {
+pub(super) async fn kill(registry: Registry) {
     registry.host().tasks.close();
     registry.host().shutdown.cancel();
     registry.host().tasks.wait().await;
 }
 
-async fn until_running(registry: &Registry, id: &str) {
+pub(super) async fn until_running(registry: &Registry, id: &str) {
     while registry.get(id).unwrap().state != Some(VmState::Running) {
         tokio::task::yield_now().await;
     }

@@ -20,23 +20,6 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Most bytes of an answer that are read.
 const MAX_ANSWER: usize = 64 * 1024;
-/// Pause between two looks at the socket: at first, and after [`EAGER_LOOKS`].
-const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-/// A program that is well is up within this many looks.
-const EAGER_LOOKS: usize = 50;
-
-/// Returns when the socket accepts connections. The caller sets the bound.
-///
-/// There is no event for this: the file appears when the program binds, and connections are
-/// refused until it listens. So it is looked at, soon and then less often.
-pub(super) async fn wait_until_open(socket: &Path) {
-    let mut looks = 0;
-    while UnixStream::connect(socket).await.is_err() {
-        looks += 1;
-        tokio::time::sleep(if looks < EAGER_LOOKS { LOOK.0 } else { LOOK.1 }).await;
-    }
-}
-
 /// `PUT path`.
 pub(super) async fn put(socket: &Path, path: &'static str, body: &Value) -> Result<(), VmmError> {
     call(Method::PUT, socket, path, body, CALL_LIMIT).await

@@ -5,7 +5,6 @@
 //! Unix socket is the channel to the guest.
 
 mod api;
-mod sockets;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,14 +14,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::process::{Process, ProcessId, log_tail, spawn_detached};
+use super::process::{Process, ProcessId, spawn_detached};
+use super::sockets::{self, unless_ended};
 use super::{Limits, MachineSpec, Sockets, Vmm, VmmError};
 use crate::guest::{Transport, VsockTransport};
 use crate::snapshot::Files;
-pub use sockets::{SocketDirError, longest_path, prepare_dir};
 
-/// How long the program may take to open its control socket.
-const SOCKET_LIMIT: Duration = Duration::from_secs(10);
 /// How long the program may take to pause the machine.
 const STATE_LIMIT: Duration = Duration::from_secs(20);
 /// Most vCPUs of a Firecracker machine.
@@ -54,7 +51,11 @@ impl Firecracker {
 #[async_trait]
 impl Vmm for Firecracker {
     fn limits(&self) -> Limits {
-        Limits { max_cpus: MAX_CPUS }
+        Limits {
+            max_cpus: MAX_CPUS,
+            snapshots: true,
+            told_at_start: false,
+        }
     }
 
     fn sockets(&self, vm_id: &str, _dir: &Path) -> Sockets {
@@ -82,16 +83,7 @@ impl Vmm for Firecracker {
     }
 
     async fn open(&self, spec: &MachineSpec, process: &Process) -> Result<(), VmmError> {
-        let socket = &spec.sockets.api;
-        let seconds = SOCKET_LIMIT.as_secs();
-        let open = async {
-            let opened = tokio::time::timeout(SOCKET_LIMIT, api::wait_until_open(socket)).await;
-            opened.map_err(|_| VmmError::NoSocket {
-                socket: socket.clone(),
-                seconds,
-            })
-        };
-        unless_ended(spec, process, open).await
+        sockets::wait_open(spec, process).await
     }
 
     async fn configure(&self, spec: &MachineSpec, process: &Process) -> Result<(), VmmError> {
@@ -138,20 +130,6 @@ impl Vmm for Firecracker {
 
     async fn serves(&self, sockets: &Sockets) -> bool {
         tokio::net::UnixStream::connect(&sockets.api).await.is_ok()
-    }
-}
-
-/// A call's own error says less than the last words of a program that has ended.
-async fn unless_ended(
-    spec: &MachineSpec,
-    process: &Process,
-    work: impl Future<Output = Result<(), VmmError>>,
-) -> Result<(), VmmError> {
-    tokio::select! {
-        result = work => result,
-        () = process.ended() => {
-            Err(VmmError::Ended { during: "its set-up", log: log_tail(&spec.log) })
-        }
     }
 }
 

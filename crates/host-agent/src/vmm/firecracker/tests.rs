@@ -29,6 +29,7 @@ fn spec(dir: &Path) -> MachineSpec {
         }),
         log: dir.join("fc.log"),
         huge_pages: false,
+        devices: Vec::new(),
         sockets: sockets::of(dir, "vm-1"),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use fuse_model::{
-    Allocated, Backend, Capacity, EnvironmentSpec, Host, HostId, HostState, Labels, now,
+    Allocated, Backend, Capacity, EnvironmentSpec, Evict, Host, HostId, HostState, Labels, now,
 };
 use fuse_planner::{Policy, place};
 use fuse_testkit::fake_agent::{FakeAgent, TOKEN};
@@ -48,6 +48,7 @@ pub(crate) async fn measure(report: &mut Report, quick: bool) -> Result<()> {
         "ms p50",
         Budget::AtMost(20.0),
     );
+    transaction(report, &plane, HOSTS, quick).await?;
     for in_flight in [1, 16] {
         let create = job(&plane, StatusCode::CREATED, move |n| {
             let task = format!("f{in_flight}-{n}");
@@ -65,6 +66,27 @@ pub(crate) async fn measure(report: &mut Report, quick: bool) -> Result<()> {
     plane.stop().await
 }
 
+/// What a create takes until it is accepted: the placement, and the transaction that charges the
+/// host and stores the environment with its task and its first event.
+async fn transaction(report: &mut Report, plane: &Plane, hosts: u32, quick: bool) -> Result<()> {
+    let accept = Job {
+        in_background: true,
+        ..job(plane, StatusCode::ACCEPTED, |n| {
+            let body = json!({"task_id": format!("a{n}"), "spec": {"cpus": 1, "ram_mb": 128}});
+            (Method::POST, "/v1/environments".into(), body.to_string())
+        })
+    };
+    let outcome = accept.run(if quick { 50 } else { 500 }, 1).await?;
+    report.add(
+        GROUP,
+        format!("a create accepted among {hosts} hosts"),
+        outcome.latency.percentile_ms(99),
+        "ms p99",
+        Budget::AtMost(10.0),
+    );
+    Ok(())
+}
+
 /// Placement on hosts that are all different.
 fn decision(report: &mut Report, count: u32, rounds: u32) {
     let mut fleet: Vec<Host> = (0..count).map(host).collect();
@@ -79,7 +101,7 @@ fn decision(report: &mut Report, count: u32, rounds: u32) {
     let mut samples = Vec::new();
     for round in 0..rounds {
         let begun = Instant::now();
-        let placement = black_box(place(black_box(&spec), &fleet, Policy::Spread));
+        let placement = black_box(place(black_box(&spec), &fleet, Policy::Spread, &[]));
         samples.push(begun.elapsed());
         drop(placement);
         // Never the same fleet twice.
@@ -106,6 +128,7 @@ fn host(n: u32) -> Host {
         backend: Backend::Firecracker,
         labels: Labels::from([("disk".to_owned(), "nvme".to_owned())]),
         state: HostState::Active,
+        evict: Evict::None,
         capacity: Capacity {
             cpus: 32 + part(64),
             ram_mb: 131_072 + part(1000),
@@ -166,6 +189,7 @@ fn job(
         target: Target::Tcp(plane.address()),
         token: plane.token().to_owned(),
         request: Arc::new(request),
+        in_background: false,
         expected,
     }
 }

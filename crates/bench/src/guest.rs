@@ -223,6 +223,7 @@ fn post_job(target: Target, token: &str, path: &str) -> Job {
         target,
         token: token.to_owned(),
         request: Arc::new(move |_| (Method::POST, path.clone(), body.clone())),
+        in_background: false,
         expected: StatusCode::OK,
     }
 }

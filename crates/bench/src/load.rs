@@ -40,6 +40,8 @@ pub(crate) struct Job {
     pub(crate) token: String,
     /// Method, path and JSON body (may be empty) of request number n.
     pub(crate) request: Arc<dyn Fn(usize) -> (Method, String, String) + Send + Sync>,
+    /// Ask for an answer before the work is done (`Prefer: respond-async`).
+    pub(crate) in_background: bool,
     /// The only status that counts as success.
     pub(crate) expected: StatusCode,
 }
@@ -125,13 +127,16 @@ impl Job {
     async fn send(&self, sender: &mut SendRequest<Full<Bytes>>, number: usize) -> Result<()> {
         let (method, path, body) = (self.request)(number);
         let what = format!("{method} {path}");
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, "bench")
             .header(header::AUTHORIZATION, format!("Bearer {}", self.token))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))?;
+            .header(header::CONTENT_TYPE, "application/json");
+        if self.in_background {
+            request = request.header("prefer", "respond-async");
+        }
+        let request = request.body(Full::new(Bytes::from(body)))?;
         let response = sender
             .send_request(request)
             .await

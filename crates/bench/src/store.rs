@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use fuse_testkit::fake_agent::{FakeAgent, TOKEN};
 use http::{Method, StatusCode};
 use serde_json::json;
 
@@ -36,6 +37,9 @@ pub(crate) async fn measure(report: &mut Report, quick: bool) -> Result<()> {
         note(&format!("{}:", engine.name()));
         for in_flight in [1, 16, 64] {
             round(report, &plane, in_flight, quick).await?;
+        }
+        if engine == Engine::Postgres {
+            with_a_host(report, &plane, quick).await?;
         }
         page_of_many(report, &plane, quick).await?;
         plane.stop().await?;
@@ -103,6 +107,42 @@ async fn round(report: &mut Report, plane: &Plane, in_flight: usize, quick: bool
     Ok(())
 }
 
+/// Creates and deletes on a registered host: placement, its charge, and the calls of an agent.
+/// The agent is a fake one in this process, so its share is in the figures.
+async fn with_a_host(report: &mut Report, plane: &Plane, quick: bool) -> Result<()> {
+    let agent = FakeAgent::start().await?;
+    let host = json!({
+        "id": "bench", "url": agent.url(), "token": TOKEN,
+        "capacity": {"cpus": 1_000_000, "ram_mb": 1_000_000_000, "storage_gb": 1_000_000,
+                     "vm_count": 1_000_000},
+    });
+    let register = job(plane, StatusCode::CREATED, move |_| {
+        (Method::POST, "/v1/hosts".into(), host.to_string())
+    });
+    register.run(1, 1).await?;
+    for in_flight in [1, 16, 64] {
+        let count = creates(plane.engine(), in_flight, quick);
+        let create = job(plane, StatusCode::CREATED, move |n| {
+            let task = format!("h{in_flight}-{n}");
+            let body = json!({"task_id": task, "spec": {"cpus": 1, "ram_mb": 128}});
+            (Method::POST, "/v1/environments".into(), body.to_string())
+        });
+        let line = |verb: &str| format!("{verb} on a host, Postgres, {in_flight} in flight");
+        let outcome = create.run(count, in_flight).await?;
+        add(report, &line("create"), &outcome, Limits::default());
+        let delete = job(plane, StatusCode::NO_CONTENT, move |n| {
+            let path = format!("/v1/environments/fuse-h{in_flight}-{n}");
+            (Method::DELETE, path, String::new())
+        });
+        let outcome = delete.run(count, in_flight).await?;
+        add(report, &line("delete"), &outcome, Limits::default());
+    }
+    let remove = job(plane, StatusCode::NO_CONTENT, |_| {
+        (Method::DELETE, "/v1/hosts/bench".into(), String::new())
+    });
+    remove.run(1, 1).await.map(drop)
+}
+
 /// One page of 200 out of 10,000 environments; then all of them are removed again.
 async fn page_of_many(report: &mut Report, plane: &Plane, quick: bool) -> Result<()> {
     let count = if quick { 1_000 } else { 10_000 };
@@ -142,6 +182,7 @@ fn job(
         target: Target::Tcp(plane.address()),
         token: plane.token().to_owned(),
         request: Arc::new(request),
+        in_background: false,
         expected,
     }
 }

@@ -100,6 +100,7 @@ async fn once(plane: &Plane, method: Method, path: &str, expected: StatusCode) -
             let body = json!({"task_id": "watched"});
             (method.clone(), path.clone(), body.to_string())
         }),
+        in_background: false,
         expected,
     };
     job.run(1, 1).await.map(drop)

@@ -55,12 +55,15 @@ impl Client {
         self.act_on_host(id, "uncordon").await
     }
 
-    /// Takes a host out of placement for good: it is empty once its environments ended.
+    /// Takes a host out of placement for good. What is done with its environments is
+    /// `none`, `migrate` or `drain`; none is destroyed.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn drain_host(&self, id: &str) -> Result<(), Error> {
-        self.act_on_host(id, "drain").await
+    pub async fn drain_host(&self, id: &str, evict: &str) -> Result<(), Error> {
+        let call = self.call(Method::POST, &["v1", "hosts", id])?;
+        let query = [("action", Some("drain")), ("evict", Some(evict))];
+        self.perform(call.query(&query)).await
     }
 
     /// Asks a host's agent again what the host has.

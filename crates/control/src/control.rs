@@ -10,8 +10,16 @@ use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Error, Settings, create::Fleet, events::Hub, health::Watches, hosts::Retries,
-    inflight::Inflight, keys::Keys, metrics::Metrics, provider::Providers, reconcile::Progress,
+    Error, Settings,
+    create::Fleet,
+    events::Hub,
+    health::Watches,
+    hosts::Retries,
+    inflight::Inflight,
+    keys::Keys,
+    metrics::Metrics,
+    provider::Providers,
+    reconcile::{Evicting, Progress},
 };
 
 /// How long an operation is believed without a sign of life of its process.
@@ -35,6 +43,7 @@ pub(crate) struct Inner {
     pub(crate) hub: Hub,
     pub(crate) inflight: Inflight,
     pub(crate) retries: Retries,
+    pub(crate) evicting: Evicting,
     pub(crate) watches: Watches,
     pub(crate) keys: Keys,
     pub(crate) fleet: Fleet,
@@ -70,6 +79,7 @@ impl Control {
             providers,
             inflight: Inflight::default(),
             retries: Retries::default(),
+            evicting: Evicting::default(),
             watches: Watches::default(),
             keys: Keys::default(),
             fleet: Fleet::default(),

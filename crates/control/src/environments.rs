@@ -15,20 +15,28 @@ impl Control {
         Ok(found.ok_or_else(|| Missing::Environment(id.clone()))?)
     }
 
-    /// One environment, if this tenant made it.
+    /// Whose things a caller is kept to; `None`: it reaches everything. The empty caller
+    /// is the master.
+    #[must_use]
+    pub fn kept_to<'a>(&self, caller: &'a str) -> Option<&'a str> {
+        let keys_are_kept = self.inner.settings.scope_keys_to_owner;
+        Some(caller).filter(|caller| keys_are_kept && !caller.is_empty())
+    }
+
+    /// One environment, as far as `caller` may know of it.
     ///
     /// # Errors
-    /// It does not exist or is somebody else's, or the store fails.
-    pub async fn environment_of(
+    /// It does not exist or is kept from the caller, or the store fails.
+    pub async fn environment_for(
         &self,
         id: &EnvironmentId,
-        tenant: &str,
+        caller: &str,
     ) -> Result<Environment, Error> {
         let record = self.environment_get(id).await?;
-        if record.tenant != tenant {
-            return Err(Missing::Environment(id.clone()).into());
+        match self.kept_to(caller) {
+            Some(owner) if owner != record.tenant => Err(Missing::Environment(id.clone()).into()),
+            Some(_) | None => Ok(record),
         }
-        Ok(record)
     }
 
     /// A page of environments, by id.
@@ -43,12 +51,19 @@ impl Control {
         Ok(self.inner.store.environment_list(filter, page).await?)
     }
 
-    /// One task and what its startup script wrote; both outlive the environment.
+    /// One task and what its startup script wrote, as far as `caller` may know of it;
+    /// both outlive the environment.
     ///
     /// # Errors
-    /// It does not exist, or the store fails.
-    pub async fn task_get(&self, id: &TaskId) -> Result<(Task, Option<TaskOutput>), Error> {
+    /// It does not exist or is kept from the caller, or the store fails.
+    pub async fn task_get(
+        &self,
+        id: &TaskId,
+        caller: &str,
+    ) -> Result<(Task, Option<TaskOutput>), Error> {
+        let owner = self.kept_to(caller);
         let found = self.inner.store.task_get(id).await?;
+        let found = found.filter(|task| owner.is_none_or(|owner| owner == task.owner));
         let task = found.ok_or_else(|| Missing::Task(id.clone()))?;
         Ok((task, self.inner.store.task_output(id).await?))
     }

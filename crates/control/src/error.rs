@@ -77,6 +77,14 @@ pub enum Error {
     /// A destroy or another process took the environment over.
     #[error("vm {0} was taken over by another operation")]
     TakenOver(EnvironmentId),
+    /// A migration that makes no sense.
+    #[error("{0}")]
+    MigrateInvalid(&'static str),
+    /// A live migration to a host that cannot go on with the guest's memory.
+    #[error(
+        "vm {0} cannot be migrated live: no host can resume the memory of a guest of another one; a cold migration boots it anew"
+    )]
+    MigrateCannotResume(EnvironmentId),
     /// A fork of something that does not run.
     #[error("fork requires running: vm {vm} is {state}")]
     ForkNotRunning {
@@ -273,8 +281,9 @@ impl Error {
             | Self::SnapshotState { .. }
             | Self::SnapshotHasChildren(_)
             | Self::Stopped(_)
+            | Self::MigrateCannotResume(_)
             | Self::HostInUse { .. } => ErrorKind::Conflict,
-            Self::ScriptBound { .. } => ErrorKind::Invalid,
+            Self::ScriptBound { .. } | Self::MigrateInvalid(_) => ErrorKind::Invalid,
             Self::Placement(e) => e.kind(),
             Self::Create(e) => e.kind,
             Self::Register(e) => e.kind(),
@@ -305,6 +314,8 @@ impl Error {
             | Self::RotateNotRunning { .. }
             | Self::RotateNeedsKey
             | Self::TakenOver(_)
+            | Self::MigrateInvalid(_)
+            | Self::MigrateCannotResume(_)
             | Self::ForkNotRunning { .. }
             | Self::GpuUnsupported(_)
             | Self::SnapshotQuota { .. }

@@ -13,6 +13,7 @@
 mod api_key;
 mod attach;
 mod audit;
+mod computer;
 mod control;
 mod create;
 mod destroy;
@@ -28,6 +29,7 @@ mod inflight;
 mod keys;
 mod ledger;
 mod metrics;
+mod migrate;
 mod operation;
 mod provider;
 mod reconcile;

@@ -48,6 +48,9 @@ pub(crate) struct PassMetrics {
     pub(crate) idle_suspected: IntCounter,
     pub(crate) idle_failed: IntCounter,
     pub(crate) missing: IntCounter,
+    pub(crate) probed: IntGauge,
+    pub(crate) failing: IntGauge,
+    pub(crate) quarantined: IntGauge,
 }
 
 #[derive(Debug, Clone)]
@@ -150,20 +153,9 @@ impl PassMetrics {
         let counter = |name: &str, help: &str| {
             make::counter(r, &format!("orchestrator_reconcile_{name}_total"), help)
         };
-        // Nothing is probed and nothing quarantined yet, so these stay as they are.
-        for (name, help) in [
-            (
-                "health_checked_vms",
-                "Environments with a health probe that was read.",
-            ),
-            (
-                "health_failing_vms",
-                "Environments whose health probe fails.",
-            ),
-            ("quarantined_vms", "Unknown VMs that are left alone."),
-        ] {
-            make::gauge(r, &format!("orchestrator_reconcile_{name}"), help).set(0);
-        }
+        let gauge = |name: &str, help: &str| {
+            make::gauge(r, &format!("orchestrator_reconcile_{name}"), help)
+        };
         Self {
             orphans_destroyed: counter("orphans_destroyed", "Orphaned VMs destroyed."),
             orphans_failed: counter("orphans_failed", "Failed attempts on orphaned VMs."),
@@ -173,6 +165,9 @@ impl PassMetrics {
             idle_suspected: counter("idle_vms_suspected", "Idle environments, once."),
             idle_failed: counter("idle_vms_failed", "Environments ended for idleness."),
             missing: counter("vms_missing_provider", "Environments whose VM is gone."),
+            probed: gauge("health_checked_vms", "Running environments with a probe."),
+            failing: gauge("health_failing_vms", "Those whose probe fails."),
+            quarantined: gauge("quarantined_vms", "VMs from before that are left alone."),
         }
     }
 }

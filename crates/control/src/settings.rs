@@ -47,6 +47,10 @@ pub struct Settings {
     pub audit_retention: Duration,
     /// Whether the runtime ceiling ends environments that were drained and left alone.
     pub max_runtime_covers_draining: bool,
+    /// Whether the sizes that an agent gives to those who name none are accounted for.
+    pub account_default_size: bool,
+    /// Whether VMs that were on the hosts before a store in memory began are destroyed.
+    pub destroy_unknown_on_boot: bool,
     /// Whether API keys see, use and end what they made themselves and nothing else.
     pub scope_keys_to_owner: bool,
 }
@@ -72,6 +76,8 @@ impl Default for Settings {
             orphan_max_retries: 5,
             audit_retention: Duration::from_secs(90 * 24 * 3600),
             max_runtime_covers_draining: false,
+            account_default_size: false,
+            destroy_unknown_on_boot: false,
             scope_keys_to_owner: false,
         }
     }

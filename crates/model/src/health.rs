@@ -60,6 +60,17 @@ impl Probe {
         !matches!(self, Self::None)
     }
 
+    /// Whether the workload is known to fail its probe.
+    pub const fn is_failing(&self) -> bool {
+        matches!(
+            self,
+            Self::Verdict(Health {
+                state: HealthState::Failing,
+                ..
+            })
+        )
+    }
+
     /// The last verdict.
     pub const fn verdict(&self) -> Option<&Health> {
         match self {

@@ -59,6 +59,35 @@ impl HostState {
 
 named!(HostState, "host state");
 
+/// What is done with the environments of a host that is being drained. They are never
+/// destroyed for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evict {
+    /// Nothing: the host is empty once they have ended.
+    #[default]
+    None,
+    /// One after the other is moved to another host, while one fits.
+    Migrate,
+    /// Each is drained: its workload is asked to stop.
+    Drain,
+}
+
+impl Evict {
+    const ALL: [Self; 3] = [Self::None, Self::Migrate, Self::Drain];
+
+    /// The name on the wire and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Migrate => "migrate",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+named!(Evict, "eviction");
+
 /// What a host offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -164,6 +193,8 @@ pub struct Host {
     pub labels: Labels,
     /// Whether it takes placements.
     pub state: HostState,
+    /// What is done with its environments while it is being drained.
+    pub evict: Evict,
     /// What it offers.
     pub capacity: Capacity,
     /// What is taken.

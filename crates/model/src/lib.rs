@@ -28,7 +28,7 @@ pub use error::{ErrorKind, UnknownName};
 pub use event::{EnvironmentEvent, StepReport};
 pub use gpu::{BoundGpus, GpuDevice, MigInstance};
 pub use health::{Health, HealthState, Probe};
-pub use host::{AgentCheck, Allocated, Backend, Capacity, FailedBoots, Host, HostState};
+pub use host::{AgentCheck, Allocated, Backend, Capacity, Evict, FailedBoots, Host, HostState};
 pub use ids::{
     ApiKeyId, EnvironmentId, EventId, FleetId, HostId, ParseEventIdError, ReplicaId, SnapshotId,
     TaskId,

@@ -100,6 +100,8 @@ pub struct Snapshot {
     pub host_id: Option<HostId>,
     /// Whose quota it counts against: a layer's API key, else the task, else the environment.
     pub tenant: String,
+    /// Who made it: an API key's id, empty for the master.
+    pub owner: String,
     /// The snapshot of the same environment before it; empty when it is the first.
     pub parent_id: String,
     /// `manual`, `auto`, `build`, or the caller's own word.

@@ -86,6 +86,20 @@ pub struct EnvironmentSpec {
 }
 
 impl EnvironmentSpec {
+    /// The same, with the sizes that an agent gives to a VM for which none are asked.
+    /// Its disk stays as large as its image.
+    #[must_use]
+    pub fn with_default_size(&self) -> Self {
+        const CPUS: i32 = 1;
+        const RAM_MB: i32 = 512;
+        let or = |asked: i32, default| if asked == 0 { default } else { asked };
+        Self {
+            cpus: or(self.cpus, CPUS),
+            ram_mb: or(self.ram_mb, RAM_MB),
+            ..self.clone()
+        }
+    }
+
     /// What this spec takes from a host's free capacity. MIG instances are a pool of
     /// their own and no whole devices.
     pub fn resources(&self) -> Resources {
@@ -125,6 +139,18 @@ mod tests {
         assert_eq!("aarch64".parse(), Ok(Arch::Arm64));
         assert!("riscv".parse::<Arch>().is_err());
         assert_eq!(Arch::Amd64.to_string(), "amd64");
+    }
+
+    #[test]
+    fn a_size_that_is_not_asked_for_is_the_default() {
+        let sized = EnvironmentSpec::default().with_default_size();
+        assert_eq!((sized.cpus, sized.ram_mb, sized.storage_gb), (1, 512, 0));
+        let asked = EnvironmentSpec {
+            cpus: 2,
+            ..EnvironmentSpec::default()
+        };
+        let sized = asked.with_default_size();
+        assert_eq!((sized.cpus, sized.ram_mb), (2, 512));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Task {
     pub id: TaskId,
     /// The environment that it ran in last.
     pub environment_id: EnvironmentId,
+    /// Whose it is: an API key's id, empty for the master.
+    pub owner: String,
     /// How far it got.
     pub status: TaskStatus,
     /// Why it failed, redacted; empty otherwise.

@@ -170,6 +170,10 @@ pub(crate) fn host(host: model::Host) -> wire::Host {
         backend: host.backend.as_str().to_owned(),
         labels: host.labels,
         state: host.state.as_str().to_owned(),
+        evict: match host.evict {
+            model::Evict::None => String::new(),
+            evict => evict.as_str().to_owned(),
+        },
         capacity: capacity(host.capacity),
         allocated: wire::Allocated {
             cpus: host.allocated.cpus,

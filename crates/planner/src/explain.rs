@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use fuse_model::{EnvironmentSpec, Host};
+use fuse_model::{EnvironmentSpec, Host, HostId};
 
 use crate::gate::Gate;
 use crate::placement::{Policy, score};
@@ -43,6 +43,7 @@ pub fn explain<'a>(
     spec: &EnvironmentSpec,
     hosts: &'a [Host],
     policy: Policy,
+    holders: &[HostId],
 ) -> Vec<Explained<'a>> {
     let (mut eligible, mut others) = (Vec::new(), Vec::new());
     for host in hosts {
@@ -70,6 +71,8 @@ pub fn explain<'a>(
         Policy::Spread => eligible.sort_by_key(|explained| Reverse(explained.score)),
         Policy::Binpack => eligible.sort_by_key(|explained| explained.score),
     }
+    // Stable: among themselves they stay as they are.
+    eligible.sort_by_key(|explained| !holders.contains(&explained.host.id));
     for (at, explained) in eligible.iter_mut().enumerate() {
         explained.verdict = Verdict::Eligible { rank: at + 1 };
     }

@@ -2,14 +2,16 @@
 //! state: the same input always gives the same answer, so every choice that the
 //! control plane makes can be tested without a fleet.
 
+mod evict;
 mod explain;
 mod gate;
 mod limits;
 mod placement;
 mod reconcile;
 
+pub use evict::{Eviction, evictions};
 pub use explain::{Explained, Verdict, explain};
 pub use gate::Gate;
 pub use limits::{Limits, Overrun, Strike, Strikes};
 pub use placement::{Candidate, Placement, PlacementError, Policy, Rejections, place};
-pub use reconcile::{Action, Listed, Listing, Memory, Plan, Tracked};
+pub use reconcile::{Action, AtBoot, Listed, Listing, Memory, Plan, Strangers, Tracked};

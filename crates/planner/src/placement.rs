@@ -181,8 +181,8 @@ impl PlacementError {
     }
 }
 
-/// Picks the hosts that can take `spec`, best first by `policy`, ties by the
-/// smallest id.
+/// Picks the hosts that can take `spec`, best first: `holders`, which have the bytes that
+/// it starts from, come before all others, then by `policy`, ties by the smallest id.
 ///
 /// # Errors
 /// No host can take it; the error says why.
@@ -190,6 +190,7 @@ pub fn place<'a>(
     spec: &EnvironmentSpec,
     hosts: &'a [Host],
     policy: Policy,
+    holders: &[HostId],
 ) -> Result<Placement<'a>, PlacementError> {
     if let Some(pin) = &spec.host_id {
         return place_pinned(spec, pin, hosts, policy);
@@ -206,7 +207,7 @@ pub fn place<'a>(
             continue;
         }
         eligible += 1;
-        let ranked = Ranked::new(host, policy);
+        let ranked = Ranked::new(host, policy, holders);
         if best.len() < MAX_CANDIDATES {
             best.push(ranked);
         } else if let Some(mut worst) = best.peek_mut()
@@ -300,25 +301,29 @@ fn candidate<'a>(spec: &EnvironmentSpec, host: &'a Host) -> Candidate<'a> {
 
 /// A host in the order of preference: the least is the best.
 struct Ranked<'a> {
+    /// Whether the seed has to be brought there; `false` comes first.
+    is_away: bool,
     rank: i64,
     host: &'a Host,
 }
 
 impl<'a> Ranked<'a> {
-    fn new(host: &'a Host, policy: Policy) -> Self {
+    fn new(host: &'a Host, policy: Policy, holders: &[HostId]) -> Self {
         let rank = match policy {
             Policy::Spread => -score(host),
             Policy::Binpack => score(host),
         };
-        Self { rank, host }
+        Self {
+            is_away: !holders.contains(&host.id),
+            rank,
+            host,
+        }
     }
 }
 
 impl Ord for Ranked<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.rank
-            .cmp(&other.rank)
-            .then_with(|| self.host.id.cmp(&other.host.id))
+        (self.is_away, self.rank, &self.host.id).cmp(&(other.is_away, other.rank, &other.host.id))
     }
 }
 

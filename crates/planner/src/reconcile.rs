@@ -11,6 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fuse_model::{EnvironmentId, FleetId, State};
 
+pub use self::strangers::{AtBoot, Strangers};
+
+mod strangers;
+
 /// Most cycles between two attempts to destroy a VM.
 const MAX_BACKOFF_CYCLES: u32 = 20;
 /// Cycles in a row in which a VM without a record must be seen before it is destroyed.
@@ -110,6 +114,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// VMs with another fleet's tag, or none: counted and never touched.
     pub foreign: usize,
+    /// VMs that were there before a volatile store began, and are left alone.
+    pub quarantined: usize,
     /// VMs of ours without a record, including those that were given up.
     pub orphans: usize,
     /// Something is about to change: a host does not answer, or a guest is booting.
@@ -119,17 +125,24 @@ pub struct Plan {
 
 impl Memory {
     /// Compares the table with the listings. `max_orphan_failures` failed attempts on
-    /// one orphan are enough; it is left alone until it disappears.
+    /// one orphan are enough; it is left alone until it disappears. `strangers` are kept
+    /// for a store that does not outlive its process.
     pub fn plan(
         &mut self,
         fleet: &FleetId,
         tracked: &[Tracked],
         listings: &BTreeMap<String, Listing>,
         max_orphan_failures: u32,
+        strangers: Option<&mut Strangers>,
     ) -> Plan {
         let mut plan = Plan::default();
         self.plan_tracked(tracked, listings, &mut plan);
-        self.plan_orphans(fleet, tracked, listings, max_orphan_failures, &mut plan);
+        let unknown = Unknown {
+            fleet,
+            max_failures: max_orphan_failures,
+            strangers,
+        };
+        self.plan_orphans(unknown, tracked, listings, &mut plan);
         plan.actions.sort();
         plan
     }
@@ -202,10 +215,9 @@ impl Memory {
 
     fn plan_orphans(
         &mut self,
-        fleet: &FleetId,
+        mut rules: Unknown<'_>,
         tracked: &[Tracked],
         listings: &BTreeMap<String, Listing>,
-        max_failures: u32,
         plan: &mut Plan,
     ) {
         let known: BTreeSet<&str> = tracked.iter().map(|one| one.id.as_str()).collect();
@@ -215,16 +227,26 @@ impl Memory {
                 self.keep_orphans_of(place, listing, &mut orphans);
                 continue;
             };
-            for vm in vms.iter().filter(|vm| !known.contains(vm.id.as_str())) {
-                if vm.owner.as_deref() != Some(fleet.as_str()) {
-                    plan.foreign += 1;
-                    continue;
+            let unknown = || vms.iter().filter(|vm| !known.contains(vm.id.as_str()));
+            if let Some(strangers) = &mut rules.strangers {
+                strangers.note(place, unknown().map(|vm| vm.id.as_str()));
+            }
+            for vm in unknown() {
+                match rules.kind_of(place, vm) {
+                    Kind::Foreign => {
+                        plan.foreign += 1;
+                        continue;
+                    }
+                    Kind::Quarantined => {
+                        plan.quarantined += 1;
+                        continue;
+                    }
+                    Kind::Orphan => plan.orphans += 1,
                 }
-                plan.orphans += 1;
                 let key = (place.clone(), vm.id.clone());
                 let mut orphan = self.orphans.get(&key).copied().unwrap_or_default();
                 orphan.sightings = orphan.sightings.saturating_add(1);
-                if orphan.sightings >= ORPHAN_SIGHTINGS && orphan.failures < max_failures {
+                if orphan.sightings >= ORPHAN_SIGHTINGS && orphan.failures < rules.max_failures {
                     plan.actions.push(Action::DestroyOrphan {
                         place: place.clone(),
                         vm: vm.id.clone(),
@@ -259,6 +281,39 @@ impl Memory {
         let orphan = self.orphans.entry(key).or_default();
         orphan.failures = orphan.failures.saturating_add(1);
         orphan.failures
+    }
+}
+
+/// The rules for VMs without a record.
+struct Unknown<'a> {
+    fleet: &'a FleetId,
+    max_failures: u32,
+    strangers: Option<&'a mut Strangers>,
+}
+
+/// What a VM without a record is.
+enum Kind {
+    /// Another fleet's, or nobody knows whose.
+    Foreign,
+    /// From before this store.
+    Quarantined,
+    /// Ours.
+    Orphan,
+}
+
+impl Unknown<'_> {
+    fn kind_of(&self, place: &str, vm: &Listed) -> Kind {
+        if vm.owner.as_deref() == Some(self.fleet.as_str()) {
+            return Kind::Orphan;
+        }
+        let strangers = self.strangers.as_deref();
+        match strangers.filter(|strangers| strangers.has(place, &vm.id)) {
+            None => Kind::Foreign,
+            Some(strangers) => match strangers.rule() {
+                AtBoot::Quarantine => Kind::Quarantined,
+                AtBoot::Destroy => Kind::Orphan,
+            },
+        }
     }
 }
 

@@ -7,7 +7,7 @@ mod charge;
 mod check;
 mod row;
 
-use fuse_model::{AuditEntry, Capacity, EnvironmentId, Host, HostId, HostState, Redacted};
+use fuse_model::{AuditEntry, Capacity, EnvironmentId, Evict, Host, HostId, HostState, Redacted};
 
 use crate::sql::{binds, to_json};
 use crate::tx::Tx;
@@ -138,19 +138,21 @@ impl Store {
         })))
     }
 
-    /// Sets whether a host takes placements; `None` for an unknown host.
+    /// Sets whether a host takes placements, and what is done with its environments when
+    /// it is drained; `None` for an unknown host.
     ///
     /// # Errors
     /// The database fails.
     pub async fn host_set_state(
         &self,
         id: &HostId,
-        state: HostState,
+        (state, evict): (HostState, Evict),
         audit: Vec<AuditEntry>,
     ) -> Result<Option<Host>, StoreError> {
         let set = SetState {
             id: id.clone(),
             state,
+            evict,
             audit,
         };
         self.write(set).await
@@ -259,6 +261,7 @@ impl Write for Upsert {
 struct SetState {
     id: HostId,
     state: HostState,
+    evict: Evict,
     audit: Vec<AuditEntry>,
 }
 
@@ -267,8 +270,13 @@ impl Write for SetState {
     const ENTITY: &'static str = "host";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<Self::Out>, StoreError> {
-        let sql = "UPDATE hosts SET state = $2, updated_at = $3 WHERE id = $1";
-        let values = binds![self.id.as_str(), self.state.as_str(), tx.now];
+        let sql = "UPDATE hosts SET state = $2, evict = $3, updated_at = $4 WHERE id = $1";
+        let values = binds![
+            self.id.as_str(),
+            self.state.as_str(),
+            self.evict.as_str(),
+            tx.now
+        ];
         if tx.execute("set a host's state", sql, values).await? == 0 {
             return Ok(Applied::Keep(None));
         }

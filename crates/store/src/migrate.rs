@@ -32,6 +32,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0005_gpus_liveness",
         include_str!("../migrations/0005_gpus_liveness.sql"),
     ),
+    (
+        "0006_owners_evict",
+        include_str!("../migrations/0006_owners_evict.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

@@ -16,8 +16,8 @@ pub use write::SnapshotChange;
 
 macro_rules! columns {
     () => {
-        "id, environment_id, task_id, host_id, tenant, parent_id, mode, state, kind, layer_key, \
-         arch, digest, size_bytes, retention_until, metadata, exports, last_error, created_at, \
+        "id, environment_id, task_id, host_id, tenant, owner, parent_id, mode, state, kind, \
+         layer_key, arch, digest, size_bytes, retention_until, metadata, exports, last_error, created_at, \
          updated_at"
     };
 }
@@ -47,6 +47,8 @@ pub struct SnapshotFilter {
     pub environment_id: Option<String>,
     /// Of this task.
     pub task_id: Option<String>,
+    /// Made by this API key.
+    pub owner: Option<String>,
     /// Of this tenant.
     pub tenant: Option<String>,
     /// In this state.
@@ -227,6 +229,43 @@ impl Store {
         Ok(!rows.is_empty())
     }
 
+    /// Completes the record of a snapshot that is being taken. `false` if there is none
+    /// any more.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn snapshot_complete(
+        &self,
+        snapshot: Snapshot,
+        audit: Vec<AuditEntry>,
+    ) -> Result<bool, StoreError> {
+        self.write(write::Complete { snapshot, audit }).await
+    }
+
+    /// The snapshots of an environment that are being taken.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn snapshot_list_creating(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Vec<Snapshot>, StoreError> {
+        let sql = select!("WHERE environment_id = $1 AND state = 'creating' ORDER BY id");
+        let values = binds![environment.as_str()];
+        let rows = self
+            .read("list snapshots in the making", sql, values)
+            .await?;
+        rows.iter().map(from_row).collect()
+    }
+
+    /// Gives up snapshots that are being taken of environments that nobody takes one of.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn snapshot_fail_abandoned(&self, why: String) -> Result<(), StoreError> {
+        self.write(write::FailAbandoned { why }).await
+    }
+
     /// Moves a snapshot on if it is in one of the states that `change` names. `None` if
     /// it is not, or is gone.
     ///
@@ -287,6 +326,7 @@ fn list_sql(filter: &SnapshotFilter, page: &Page<SnapshotPlace>) -> (String, Vec
     let texts = [
         (" AND environment_id = ?", &filter.environment_id),
         (" AND task_id = ?", &filter.task_id),
+        (" AND owner = ?", &filter.owner),
         (" AND tenant = ?", &filter.tenant),
         (" AND mode = ?", &filter.mode),
         (" AND name = ?", &filter.name),
@@ -321,6 +361,7 @@ fn from_row(row: &Row) -> Result<Snapshot, StoreError> {
         task_id: columns.text("task_id")?,
         host_id: some(columns.text("host_id")?).map(HostId::new),
         tenant: columns.text("tenant")?,
+        owner: columns.text("owner")?,
         parent_id: columns.text("parent_id")?,
         mode: columns.text("mode")?,
         state: columns.parsed("state")?,

@@ -14,7 +14,7 @@ impl Store {
     /// # Errors
     /// The database fails.
     pub async fn task_get(&self, id: &TaskId) -> Result<Option<Task>, StoreError> {
-        let sql = "SELECT id, environment_id, status, last_error, assigned_at, updated_at \
+        let sql = "SELECT id, environment_id, owner, status, last_error, assigned_at, updated_at \
              FROM tasks WHERE id = $1";
         let rows = self.read("read a task", sql, binds![id.as_str()]).await?;
         rows.first().map(from_row).transpose()
@@ -92,6 +92,7 @@ fn from_row(row: &Row) -> Result<Task, StoreError> {
     Ok(Task {
         id: TaskId::new(columns.text("id")?),
         environment_id: EnvironmentId::new(columns.text("environment_id")?),
+        owner: columns.text("owner")?,
         status: columns.parsed("status")?,
         last_error: columns.text("last_error")?,
         assigned_at: columns.time("assigned_at")?,

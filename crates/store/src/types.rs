@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fuse_model::{
     AgentCheck, ApiKeyId, AuditEntry, Backend, Capacity, Endpoint, Environment, EnvironmentId,
-    EnvironmentSpec, HostId, Labels, Operation, OperationKind, Redacted, State, TaskId,
+    EnvironmentSpec, HostId, Labels, Operation, OperationKind, Redacted, Resources, State, TaskId,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -45,9 +45,13 @@ pub struct NewEnvironment {
     pub tenant: String,
     /// What is asked for.
     pub spec: EnvironmentSpec,
+    /// What that takes from its host.
+    pub charge: Resources,
     /// Hosts in order of preference; it is charged to the first one that still
     /// fits. Empty: the default backend, charged nowhere.
     pub candidates: Vec<HostId>,
+    /// Hosts that have what it starts from; none: it starts from an image.
+    pub seed_holders: Vec<HostId>,
     /// Its workload is probed.
     pub has_probe: bool,
     /// Charge the first candidate although it does not fit.
@@ -59,7 +63,7 @@ pub struct NewEnvironment {
     /// How long the create may take before others consider it interrupted.
     pub operation_ttl: Duration,
     /// Entries to write with it. One of kind `vm.scheduled` gets the chosen
-    /// host as `host_id`.
+    /// host as `host_id` and, with a seed, whether that has it as `artifact_local`.
     pub audit: Vec<AuditEntry>,
     /// The key that makes a repeat of the request harmless.
     pub idempotency: Option<IdempotentKey>,
@@ -132,6 +136,8 @@ pub struct FailedCreate {
     pub id: EnvironmentId,
     /// Its task.
     pub task_id: TaskId,
+    /// Whose it is.
+    pub tenant: String,
     /// Why, redacted.
     pub error: String,
     /// Entries to write with it.

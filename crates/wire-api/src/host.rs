@@ -232,6 +232,10 @@ pub struct Host {
     pub labels: BTreeMap<String, String>,
     /// `active`, `cordoned` or `draining`.
     pub state: String,
+    /// What is done with its environments while it is `draining`: `migrate` or `drain`;
+    /// absent: nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub evict: String,
     /// What it has.
     pub capacity: Capacity,
     /// What is taken.

@@ -13,6 +13,7 @@
 
 mod api_key;
 mod audit;
+mod computer;
 mod create;
 mod environment;
 mod error;
@@ -34,6 +35,7 @@ mod workload;
 
 pub use api_key::{ApiKey, ApiKeyList, CreateApiKey, CreatedApiKey, Scope};
 pub use audit::{AuditEvent, AuditEventList, DeadLetter, DeadLetterList};
+pub use computer::ComputerAction;
 pub use create::{CheckedCreate, CreateEnvironment, StartupSteps};
 pub use environment::{
     EgressHealth, EgressStatus, Endpoint, Environment, EnvironmentList, Health, ListEnvironments,
@@ -56,8 +58,8 @@ pub use placement::{ExplainPlacement, PlacementExplanation, PlacementHost};
 pub use service::{HealthStatus, Readiness, VersionInfo};
 pub use session::{Login, SESSION_COOKIE};
 pub use snapshot::{
-    CreateSnapshot, ForkEnvironment, ListSnapshots, ResolvedSnapshot, Snapshot, SnapshotCursor,
-    SnapshotExport, SnapshotList,
+    CreateSnapshot, ForkEnvironment, ListSnapshots, MigrateEnvironment, ResolvedSnapshot, Snapshot,
+    SnapshotCursor, SnapshotExport, SnapshotList,
 };
 pub use spec::Spec;
 pub use task::{Task, TaskOutput};

@@ -191,6 +191,37 @@ pub struct ForkEnvironment {
     pub require_capacity: bool,
 }
 
+/// `POST /v1/environments/{id}?action=migrate`. The body may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct MigrateEnvironment {
+    /// Where to; empty: the orchestrator chooses.
+    #[serde(
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub target_host_id: String,
+    /// With its memory, so that nothing in it is restarted.
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    pub live: bool,
+    /// Goes on at the target before all of its memory is there; with `live`.
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "is_zero")]
+    pub lazy: bool,
+}
+
+impl MigrateEnvironment {
+    /// Checks what can be told from the request alone.
+    ///
+    /// # Errors
+    /// `lazy` without `live`.
+    pub fn check(&self) -> Result<(), Violation> {
+        if self.lazy && !self.live {
+            return Err(Violation::invalid("lazy requires live"));
+        }
+        Ok(())
+    }
+}
+
 /// Query of `GET /v1/snapshots`. Filters are exact; an empty value means no filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListSnapshots {

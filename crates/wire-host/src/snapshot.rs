@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SnapshotRequest {
+    /// The id that it is to have; absent: the agent chooses, as one does that is older than this
+    /// field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
     /// Free text, kept with the snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,

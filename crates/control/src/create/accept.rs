@@ -48,14 +48,15 @@ impl Control {
         tenant: String,
         key: Option<IdempotentKey>,
     ) -> Result<Environment, Error> {
-        let seed = self.seed_of(&request.seed_snapshot_id).await?;
+        let seed = self.seed_of(&request.seed_snapshot_id, &tenant).await?;
         self.check_script_bound(request)?;
         let task = TaskId::new(request.task_id.clone());
         let id = EnvironmentId::for_task(&self.inner.settings.vm_prefix, &task);
         let spec = domain_spec(&request.spec);
+        let sized = self.accounted(&spec);
         let mut refusal = None;
         for _ in 0..PLACEMENT_ATTEMPTS {
-            let choice = match self.choose_for(&spec, seed.as_ref()).await? {
+            let choice = match self.choose_for(&sized, seed.as_ref()).await? {
                 Ok(choice) => choice,
                 Err(refused) => {
                     refusal = Some(refused);
@@ -67,7 +68,9 @@ impl Control {
                 task_id: task.clone(),
                 tenant: tenant.clone(),
                 spec: spec.clone(),
+                charge: sized.resources(),
                 candidates: choice.candidates,
+                seed_holders: seed.iter().flat_map(Seed::holders).cloned().collect(),
                 has_probe: request.healthcheck.is_some(),
                 overcommit: false,
                 request: StoredRequest::of(request).to_json(),
@@ -85,7 +88,8 @@ impl Control {
                 Inserted::NoCapacity => self.inner.fleet.forget(),
             }
         }
-        self.refuse(id, task, &spec, refusal).await
+        let refusal = refusal.unwrap_or_else(|| PlacementRefusal::contended(&sized));
+        self.refuse(id, task, tenant, refusal).await
     }
 
     fn check_script_bound(&self, request: &CheckedCreate) -> Result<(), Error> {
@@ -97,6 +101,15 @@ impl Control {
         Ok(())
     }
 
+    /// The spec as placement and accounting take it.
+    pub(crate) fn accounted(&self, spec: &EnvironmentSpec) -> EnvironmentSpec {
+        if self.inner.settings.account_default_size {
+            spec.with_default_size()
+        } else {
+            spec.clone()
+        }
+    }
+
     /// As [`Control::choose`], on the host of the seed if there is one.
     async fn choose_for(
         &self,
@@ -104,25 +117,26 @@ impl Control {
         seed: Option<&Seed>,
     ) -> Result<Result<Choice, PlacementRefusal>, Error> {
         let Some(seed) = seed else {
-            return self.choose(spec).await;
+            return self.choose(spec, &[]).await;
         };
         Ok(match seed.narrow(spec) {
             Ok(narrowed) => {
-                let chosen = self.choose(&narrowed).await?;
+                let chosen = self.choose(&narrowed, seed.holders()).await?;
                 chosen.map_err(|refused| seed.refuse(&refused.to_string()))
             }
             Err(refused) => Err(refused),
         })
     }
 
-    /// Candidates for `spec`, or why there are none.
+    /// Candidates for `spec`, or why there are none. `holders` have what it starts from.
     async fn choose(
         &self,
         spec: &EnvironmentSpec,
+        holders: &[HostId],
     ) -> Result<Result<Choice, PlacementRefusal>, Error> {
         let policy = self.inner.settings.placement_policy;
         let kept = self.inner.fleet.choose(spec, |hosts| {
-            let choice = Choice::of(&place(spec, hosts, policy).ok()?);
+            let choice = Choice::of(&place(spec, hosts, policy, holders).ok()?);
             Some((choice.candidates.first()?.clone(), choice))
         });
         if let Some(choice) = kept {
@@ -132,7 +146,7 @@ impl Control {
         if hosts.is_empty() {
             return Ok(self.default_backend(spec));
         }
-        let outcome = match place(spec, &hosts, policy) {
+        let outcome = match place(spec, &hosts, policy, holders) {
             Ok(placement) => Ok(Choice::of(&placement)),
             Err(refused) => Err(refused.into()),
         };
@@ -180,16 +194,16 @@ impl Control {
         &self,
         id: EnvironmentId,
         task: TaskId,
-        spec: &EnvironmentSpec,
-        refusal: Option<PlacementRefusal>,
+        tenant: String,
+        refusal: PlacementRefusal,
     ) -> Result<Environment, Error> {
-        let refusal = refusal.unwrap_or_else(|| PlacementRefusal::contended(spec));
         let text = refusal.to_string();
         let failed = FailedCreate {
             audit: audit::refused(&id, &task, &text),
             error: text,
             id,
             task_id: task.clone(),
+            tenant,
         };
         match self.inner.store.environment_insert_failed(failed).await? {
             Some(existing) => Err(Error::TaskAssigned { task, existing }),

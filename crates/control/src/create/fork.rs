@@ -127,13 +127,16 @@ impl Control {
                 source: ProviderError::Unsupported { operation: "fork" },
             });
         }
-        let reuse = self.check_seed(&source, &request, &*provider).await?;
+        let reuse = self
+            .check_seed(&source, &request, &tenant, &*provider)
+            .await?;
         let text = self.inner.store.environment_request(id).await?;
         let text = text.unwrap_or_default();
         let secrets = self.secrets_of(id).await?;
         let task = TaskId::new(format!("fork-{}", random_hex()));
         let id = EnvironmentId::for_task(&self.inner.settings.vm_prefix, &task);
         let spec = spec_of(&source);
+        let sized = self.accounted(&spec);
         let scheduled = Scheduled {
             policy: "source_host",
             eligible: 1,
@@ -142,8 +145,10 @@ impl Control {
             id: id.clone(),
             task_id: task.clone(),
             tenant,
-            spec: spec.clone(),
+            spec,
+            charge: sized.resources(),
             candidates: source.host_id.iter().cloned().collect(),
+            seed_holders: source.host_id.iter().cloned().collect(),
             has_probe: source.probe.is_set(),
             overcommit: !request.require_capacity,
             request: text.clone(),
@@ -156,7 +161,7 @@ impl Control {
             Inserted::Created(record) => record,
             Inserted::TaskAssigned(existing) => return Err(Error::TaskAssigned { task, existing }),
             Inserted::KeyTaken => return Err(Error::KeyTaken),
-            Inserted::NoCapacity => return Err(PlacementRefusal::contended(&spec).into()),
+            Inserted::NoCapacity => return Err(PlacementRefusal::contended(&sized).into()),
         };
         Ok(Fork {
             record,
@@ -173,6 +178,7 @@ impl Control {
         &self,
         source: &Environment,
         request: &ForkEnvironment,
+        caller: &str,
         provider: &dyn Provider,
     ) -> Result<Option<SnapshotId>, Error> {
         if request.reuse_snapshot_id.is_empty() {
@@ -182,7 +188,7 @@ impl Control {
             return Ok(None);
         }
         let id = SnapshotId::new(request.reuse_snapshot_id.clone());
-        let snapshot = self.snapshot_get(&id).await?;
+        let snapshot = self.snapshot_for(&id, caller).await?;
         if snapshot.environment_id.as_ref() != Some(&source.id) {
             let owner = snapshot.environment_id.map(|vm| format!("vm {vm}"));
             return Err(Error::SnapshotOfAnother {
@@ -335,6 +341,7 @@ impl Control {
                 .unwrap_or_default(),
             host_id: record.host_id.clone(),
             tenant: default_tenant(record),
+            owner: record.tenant.clone(),
             parent_id: seed.to_string(),
             mode: AUTO.to_owned(),
             state: SnapshotState::Ready,

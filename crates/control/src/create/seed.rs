@@ -16,15 +16,15 @@ pub(super) struct Seed {
 }
 
 impl Control {
-    /// Looks up the seed that a request names; empty is none.
+    /// Looks up the seed that a request of `tenant` names; empty is none.
     ///
     /// # Errors
     /// It does not exist or is not usable, or the store fails.
-    pub(super) async fn seed_of(&self, id: &str) -> Result<Option<Seed>, Error> {
+    pub(super) async fn seed_of(&self, id: &str, tenant: &str) -> Result<Option<Seed>, Error> {
         if id.is_empty() {
             return Ok(None);
         }
-        let snapshot = self.snapshot_get(&SnapshotId::new(id)).await?;
+        let snapshot = self.snapshot_for(&SnapshotId::new(id), tenant).await?;
         check_ready(&snapshot)?;
         let refused = |why: &str| Error::SnapshotState {
             id: snapshot.id.clone(),
@@ -49,6 +49,11 @@ fn host_of(snapshot: &Snapshot) -> Option<HostId> {
 }
 
 impl Seed {
+    /// The hosts that have its bytes.
+    pub(super) fn holders(&self) -> &[HostId] {
+        std::slice::from_ref(&self.host)
+    }
+
     /// What the scheduler is asked for.
     ///
     /// # Errors

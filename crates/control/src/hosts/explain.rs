@@ -36,7 +36,7 @@ impl Control {
     /// # Errors
     /// The store fails.
     pub async fn placement_explain(&self, spec: &Spec) -> Result<Explanation, Error> {
-        let spec = &domain_spec(spec);
+        let spec = &self.accounted(&domain_spec(spec));
         let policy = self.inner.settings.placement_policy;
         let hosts = self.placeable_hosts().await?;
         if hosts.is_empty() {
@@ -48,7 +48,7 @@ impl Control {
                 hosts: Vec::new(),
             });
         }
-        let explained = explain(spec, &hosts, policy)
+        let explained = explain(spec, &hosts, policy, &[])
             .into_iter()
             .map(|explained| ExplainedHost {
                 host: explained.host.clone(),
@@ -58,7 +58,9 @@ impl Control {
             .collect();
         Ok(Explanation {
             policy,
-            refusal: place(spec, &hosts, policy).err().map(|e| e.to_string()),
+            refusal: place(spec, &hosts, policy, &[])
+                .err()
+                .map(|e| e.to_string()),
             default_backend: false,
             hosts: explained,
         })

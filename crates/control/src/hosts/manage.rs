@@ -1,9 +1,9 @@
 //! Reading hosts, taking them out of placement and back, removing them.
 
-use fuse_model::{AuditEntry, AuditKind, Host, HostId, HostState};
+use fuse_model::{AuditEntry, AuditKind, Evict, Host, HostId, HostState};
 use fuse_store::{HostRemoval, Listing, Page};
 
-use crate::{Control, Error, error::Missing};
+use crate::{Control, Error, error::Missing, migrate::cannot_migrate};
 
 impl Control {
     /// One host.
@@ -34,18 +34,27 @@ impl Control {
     /// # Errors
     /// It is not registered, or the store fails.
     pub async fn host_cordon(&self, id: &HostId) -> Result<(), Error> {
-        self.host_set_state(id, HostState::Cordoned, AuditKind::HostCordoned)
+        let entry = AuditEntry::new(AuditKind::HostCordoned, id.as_str());
+        self.host_set_state(id, (HostState::Cordoned, Evict::None), entry)
             .await
     }
 
-    /// Takes a host out of placement for good; nothing is moved or ended, so it is empty
-    /// once its environments have ended.
+    /// Takes a host out of placement for good; the reconcile loop does with its
+    /// environments what `evict` says, and destroys none.
     ///
     /// # Errors
-    /// It is not registered, or the store fails.
-    pub async fn host_drain(&self, id: &HostId) -> Result<(), Error> {
-        self.host_set_state(id, HostState::Draining, AuditKind::HostDraining)
-            .await
+    /// It is not registered, nothing can be moved, or the store fails.
+    pub async fn host_drain(&self, id: &HostId, evict: Evict) -> Result<(), Error> {
+        if evict == Evict::Migrate {
+            self.host_get(id).await?;
+            return Err(cannot_migrate());
+        }
+        let entry = AuditEntry::new(AuditKind::HostDraining, id.as_str());
+        let entry = entry.with("evict", evict.as_str());
+        self.host_set_state(id, (HostState::Draining, evict), entry)
+            .await?;
+        self.reconcile_now();
+        Ok(())
     }
 
     /// Puts a host back into placement, also one that was being drained or that boots
@@ -54,7 +63,8 @@ impl Control {
     /// # Errors
     /// It is not registered, or the store fails.
     pub async fn host_uncordon(&self, id: &HostId) -> Result<(), Error> {
-        self.host_set_state(id, HostState::Active, AuditKind::HostUncordoned)
+        let entry = AuditEntry::new(AuditKind::HostUncordoned, id.as_str());
+        self.host_set_state(id, (HostState::Active, Evict::None), entry)
             .await
     }
 
@@ -83,11 +93,14 @@ impl Control {
     async fn host_set_state(
         &self,
         id: &HostId,
-        state: HostState,
-        kind: AuditKind,
+        (state, evict): (HostState, Evict),
+        entry: AuditEntry,
     ) -> Result<(), Error> {
-        let audit = vec![AuditEntry::new(kind, id.as_str())];
-        match self.inner.store.host_set_state(id, state, audit).await? {
+        let store = &self.inner.store;
+        match store
+            .host_set_state(id, (state, evict), vec![entry])
+            .await?
+        {
             Some(_) => {
                 self.inner.fleet.forget();
                 tracing::info!(host_id = %id, state = state.as_str(), "host state set");

@@ -4,12 +4,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use fuse_model::{Environment, EnvironmentId, HostId};
-use fuse_planner::{Listed, Listing, Tracked};
+use fuse_model::{Environment, EnvironmentId, Host, HostId, HostState, Probe, State};
+use fuse_planner::{Listed, Listing, Plan, Tracked};
 use fuse_store::{EnvironmentFilter, Page, StoreError};
 use futures_util::{StreamExt as _, stream};
 
-use super::State;
+use super::State as Driver;
 use crate::{
     Control,
     error::chain,
@@ -36,6 +36,8 @@ pub(super) struct Picture {
     pub(super) tracked: Vec<Tracked>,
     pub(super) sites: Sites,
     pub(super) listings: BTreeMap<String, Listing>,
+    /// Hosts whose environments are to go.
+    pub(super) draining: Vec<Host>,
 }
 
 impl Control {
@@ -43,7 +45,7 @@ impl Control {
     /// answer are left out of it, no more.
     pub(super) async fn cycle(
         &self,
-        state: &mut State,
+        state: &mut Driver,
         recovery: bool,
     ) -> Result<bool, StoreError> {
         self.pick_up_interrupted().await?;
@@ -51,9 +53,14 @@ impl Control {
         self.show_counts(&picture);
         let fleet = self.inner.store.fleet_id();
         let retries = self.inner.settings.orphan_max_retries;
-        let plan = state
-            .memory
-            .plan(fleet, &picture.tracked, &picture.listings, retries);
+        let plan = state.memory.plan(
+            fleet,
+            &picture.tracked,
+            &picture.listings,
+            retries,
+            state.strangers.as_mut(),
+        );
+        self.show_quarantined(&plan);
         if plan.foreign > 0 {
             tracing::debug!(count = plan.foreign, "VMs of other fleets on our hosts");
         }
@@ -70,11 +77,25 @@ impl Control {
             self.enforce_limits(&mut state.stuck, &mut state.idle, picture.records.values())
                 .await;
         }
+        self.evict(&picture);
         self.watch_probes(picture.records.values());
         if recovery {
             tracing::info!(environments = picture.records.len(), "recovery completed");
         }
         Ok(plan.unsettled)
+    }
+
+    fn show_quarantined(&self, plan: &Plan) {
+        let passes = &self.inner.metrics.passes;
+        let count = i64::try_from(plan.quarantined).unwrap_or(i64::MAX);
+        if count > passes.quarantined.get() {
+            tracing::warn!(
+                count,
+                "VMs from before this process are left alone, because the store in memory does \
+                 not know whose they are; ORCH_DESTROY_UNKNOWN_ON_BOOT=true destroys them"
+            );
+        }
+        passes.quarantined.set(count);
     }
 
     fn show_counts(&self, picture: &Picture) {
@@ -89,6 +110,14 @@ impl Control {
         let show = |gauge: &prometheus::IntGauge, count: usize| {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         };
+        let probed = |accept: fn(&Probe) -> bool| {
+            let running = |record: &&Environment| record.state == State::Running;
+            let records = picture.records.values().filter(running);
+            records.filter(|record| accept(&record.probe)).count()
+        };
+        let passes = &self.inner.metrics.passes;
+        show(&passes.probed, probed(Probe::is_set));
+        show(&passes.failing, probed(Probe::is_failing));
         show(&self.inner.metrics.cycle.tracked, picture.records.len());
         show(&self.inner.metrics.cycle.listed, listed);
     }
@@ -98,11 +127,15 @@ impl Control {
         let mut sites = Sites::new();
         let mut listings = BTreeMap::new();
         let mut keys = BTreeMap::new();
+        let mut draining = Vec::new();
         for host in self.inner.store.host_list_all().await? {
             let key = self
                 .add_site(Some(&host.id), &mut sites, &mut listings)
                 .await;
-            keys.insert(Some(host.id), key);
+            keys.insert(Some(host.id.clone()), key);
+            if host.state == HostState::Draining {
+                draining.push(host);
+            }
         }
         let on_default = records.values().any(|record| record.host_id.is_none());
         if on_default || !self.has_stub_backend() {
@@ -129,6 +162,7 @@ impl Control {
             tracked,
             sites,
             listings,
+            draining,
         })
     }
 

@@ -8,6 +8,7 @@
 
 mod carry_out;
 mod cycle;
+mod evict;
 mod interrupted;
 mod limits;
 mod progress;
@@ -16,13 +17,14 @@ mod set_up;
 
 use std::time::{Duration, Instant};
 
-use fuse_planner::{Memory, Strikes};
+use fuse_planner::{AtBoot, Memory, Strangers, Strikes};
 use fuse_store::{Lease, StoreError};
 
 use crate::{Control, error::chain};
 
 pub use progress::Health;
 
+pub(crate) use evict::Evicting;
 pub(crate) use progress::Progress;
 
 /// Name of the lease.
@@ -43,6 +45,8 @@ struct State {
     /// The tenure that the memory belongs to.
     epoch: Option<i64>,
     memory: Memory,
+    /// What was on the hosts before this process; kept where the store began with it.
+    strangers: Option<Strangers>,
     stuck: Strikes,
     idle: Strikes,
     /// When limits were looked at; their strikes are counted once per interval.
@@ -54,7 +58,10 @@ struct State {
 impl Control {
     /// Runs until shutdown.
     pub(crate) async fn reconcile_loop(&self) {
-        let mut state = State::default();
+        let mut state = State {
+            strangers: self.strangers(),
+            ..State::default()
+        };
         let stop = self.stop_token().clone();
         while !stop.is_cancelled() {
             tokio::select! {
@@ -66,6 +73,24 @@ impl Control {
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// A store that outlives its process knows its VMs by their tag, and needs none.
+    fn strangers(&self) -> Option<Strangers> {
+        let destroy = self.inner.settings.destroy_unknown_on_boot;
+        if self.inner.store.engine().is_durable() {
+            if destroy {
+                tracing::warn!(
+                    "ORCH_DESTROY_UNKNOWN_ON_BOOT is for stores in memory and does nothing here: \
+                     VMs of this database without a record are destroyed anyway, others never"
+                );
+            }
+            return None;
+        }
+        Some(Strangers::new(match destroy {
+            true => AtBoot::Destroy,
+            false => AtBoot::Quarantine,
+        }))
     }
 
     /// Whether this replica is the one that looks after the fleet. Taking the lease here
@@ -106,6 +131,7 @@ impl Control {
         if recovery {
             *state = State {
                 epoch: Some(lease.epoch),
+                strangers: state.strangers.take(),
                 ..State::default()
             };
         }

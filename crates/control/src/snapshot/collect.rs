@@ -15,6 +15,7 @@ impl Control {
     /// # Errors
     /// The store fails; what a host does is noted at the snapshot.
     pub(crate) async fn collect_snapshots(&self) -> Result<(), StoreError> {
+        self.fail_abandoned().await?;
         for snapshot in self.inner.store.snapshot_list_collectable(BATCH).await? {
             if let Err(e) = self.collect(&snapshot).await {
                 tracing::warn!(

@@ -6,6 +6,7 @@
 //! process dies in between, recovery finds that operation and deletes what the host has
 //! and no record names.
 
+mod background;
 mod collect;
 mod delete;
 mod restore;
@@ -19,7 +20,7 @@ use fuse_store::{
     later,
 };
 use fuse_wire_api::CreateSnapshot;
-use fuse_wire_host::snapshot as host;
+use fuse_wire_host::{artifact::is_snapshot_id, snapshot as host};
 use jiff::Timestamp;
 
 pub(crate) use delete::LINEAGE;
@@ -60,6 +61,18 @@ impl Control {
     pub async fn snapshot_get(&self, id: &SnapshotId) -> Result<Snapshot, Error> {
         let found = self.inner.store.snapshot_get(id).await?;
         Ok(found.ok_or_else(|| Missing::Snapshot(id.to_string()))?)
+    }
+
+    /// One snapshot, as far as `caller` may know of it.
+    ///
+    /// # Errors
+    /// It does not exist or is kept from the caller, or the store fails.
+    pub async fn snapshot_for(&self, id: &SnapshotId, caller: &str) -> Result<Snapshot, Error> {
+        let snapshot = self.snapshot_get(id).await?;
+        match self.kept_to(caller) {
+            Some(owner) if owner != snapshot.owner => Err(Missing::Snapshot(id.to_string()).into()),
+            Some(_) | None => Ok(snapshot),
+        }
     }
 
     /// A page of snapshots, newest first.
@@ -122,13 +135,8 @@ impl Control {
         key: IdempotentKey,
         wording: fn(Snapshot) -> StoredAnswer,
     ) -> Result<AnsweredOnce, Error> {
-        let found = self.inner.store.idempotency_get(&tenant, &key.key).await?;
-        if let Some(found) = found {
-            return match found.answer {
-                _ if found.fingerprint != key.fingerprint => Err(Error::KeyReused),
-                Some(answer) => Ok(AnsweredOnce::Repeat(answer)),
-                None => Err(Error::KeyTaken),
-            };
+        if let Some(answer) = self.answered_before(&tenant, &key).await? {
+            return Ok(AnsweredOnce::Repeat(answer));
         }
         let control = self.clone();
         let id = id.clone();
@@ -142,6 +150,34 @@ impl Control {
         .await
     }
 
+    /// What the first request with this key was told.
+    async fn answered_before(
+        &self,
+        caller: &str,
+        key: &IdempotentKey,
+    ) -> Result<Option<StoredAnswer>, Error> {
+        match self.inner.store.idempotency_get(caller, &key.key).await? {
+            None => Ok(None),
+            Some(found) if found.fingerprint != key.fingerprint => Err(Error::KeyReused),
+            Some(found) => found.answer.map(Some).ok_or(Error::KeyTaken),
+        }
+    }
+
+    /// Whether a snapshot may be taken, as far as records tell; answers with its tenant.
+    async fn check_snapshot(
+        &self,
+        id: &EnvironmentId,
+        request: &CreateSnapshot,
+        caller: &str,
+    ) -> Result<String, Error> {
+        let seen = self.environment_get(id).await?;
+        self.check_free(&seen, not_running)?;
+        let tenant = tenant_of(&seen, request, caller);
+        self.check_quota(&tenant, request).await?;
+        check_gpus(&seen)?;
+        Ok(tenant)
+    }
+
     pub(crate) async fn snapshot_take(
         &self,
         id: &EnvironmentId,
@@ -149,11 +185,7 @@ impl Control {
         caller: &str,
         once: Option<Keep>,
     ) -> Result<Snapshot, Error> {
-        let seen = self.environment_get(id).await?;
-        self.check_free(&seen, not_running)?;
-        let tenant = tenant_of(&seen, request, caller);
-        self.check_quota(&tenant, request).await?;
-        check_gpus(&seen)?;
+        let tenant = self.check_snapshot(id, request, caller).await?;
         let record = self
             .begin_operation(id, OperationKind::Snapshot, not_running)
             .await?;
@@ -166,7 +198,8 @@ impl Control {
                         key: once.key,
                     })
                 };
-                self.take_and_record(&record, request, tenant, kept).await
+                self.take_and_record(&record, request, tenant, caller, kept)
+                    .await
             })
             .await;
         // Whatever came of it, the environment is free again.
@@ -205,16 +238,13 @@ impl Control {
         record: &Environment,
         request: &CreateSnapshot,
         tenant: String,
+        caller: &str,
         kept: impl FnOnce(&Snapshot) -> Option<KeptAnswer>,
     ) -> Result<Snapshot, Error> {
         let parent = self.inner.store.snapshot_newest(&record.id).await?;
         let (_, provider) = self.inner.providers.of(record.host_id.as_ref()).await?;
-        let wanted = host::SnapshotRequest {
-            comment: comment_of(request),
-            live: request.live.then_some(true),
-        };
         let taken = provider
-            .snapshot(&record.id, &wanted)
+            .snapshot(&record.id, &wanted(request))
             .await
             .map_err(|e| snapshot_error("snapshot", e))?;
         if !is_snapshot_id(&taken.snapshot_id) {
@@ -223,13 +253,9 @@ impl Control {
             ));
         }
         let snapshot = self
-            .new_record(record, request, tenant, parent.as_ref(), &taken)
+            .new_record(record, request, (tenant, caller), parent.as_ref(), &taken)
             .await?;
-        let audit = AuditEntry::new(AuditKind::SnapshotCreated, record.id.as_str())
-            .with("snapshot_id", snapshot.id.as_str())
-            .with("kind", snapshot.kind.as_str())
-            .with("size_bytes", snapshot.size_bytes)
-            .with("pause_ms", taken.pause_ms);
+        let audit = created(&snapshot, &taken);
         let stored =
             self.inner
                 .store
@@ -249,17 +275,13 @@ impl Control {
         &self,
         record: &Environment,
         request: &CreateSnapshot,
-        tenant: String,
+        (tenant, owner): (String, &str),
         parent: Option<&Snapshot>,
         taken: &host::Snapshot,
     ) -> Result<Snapshot, Error> {
         let now = self.inner.store.now();
         // Two within the same second of the host's clock still have an order.
         let after_parent = parent.map(|parent| later(parent.created_at, TICK));
-        let reported = taken.created_at.parse::<Timestamp>().ok();
-        let created_at = reported
-            .unwrap_or(now)
-            .max(after_parent.unwrap_or_default());
         let retention = u64::try_from(request.retention_seconds)
             .ok()
             .filter(|seconds| *seconds > 0)
@@ -272,12 +294,13 @@ impl Control {
         if let Some(comment) = comment_of(request) {
             metadata.insert("comment".to_owned(), comment);
         }
-        Ok(Snapshot {
+        let record = Snapshot {
             id: SnapshotId::new(taken.snapshot_id.clone()),
             environment_id: Some(record.id.clone()),
             task_id: task_of(record).to_owned(),
             host_id: record.host_id.clone(),
             tenant,
+            owner: owner.to_owned(),
             parent_id: parent
                 .map(|parent| parent.id.to_string())
                 .unwrap_or_default(),
@@ -286,21 +309,19 @@ impl Control {
                 mode => mode.to_owned(),
             },
             state: SnapshotState::Ready,
-            kind: match taken.kind {
-                host::SnapshotKind::Live => SnapshotKind::Live,
-                host::SnapshotKind::Disk => SnapshotKind::Disk,
-            },
+            kind: SnapshotKind::Disk,
             layer_key: request.layer_key.clone(),
             arch: self.arch_of(record).await?,
-            digest: taken.digest.clone(),
-            size_bytes: taken.size_bytes,
+            digest: String::new(),
+            size_bytes: 0,
             retention_until: retention.map(|retention| later(now, retention)),
             metadata,
             exports: export(request, now).into_iter().collect(),
             last_error: String::new(),
-            created_at,
+            created_at: after_parent.unwrap_or_default(),
             updated_at: now,
-        })
+        };
+        Ok(with_bytes(record, taken, now))
     }
 
     /// The architecture of an environment's host; a host that does not say is amd64.
@@ -326,6 +347,7 @@ impl Control {
             .snapshots(&record.id)
             .await
             .map_err(|e| snapshot_error("snapshots", e))?;
+        self.settle_begun(record, &*provider, &there).await?;
         for taken in there {
             let id = SnapshotId::new(taken.snapshot_id);
             if self.inner.store.snapshot_get(&id).await?.is_none() {
@@ -346,6 +368,37 @@ async fn drop_unrecorded(provider: &dyn Provider, id: &SnapshotId) {
             snapshot_id = %id, error = %chain(&e), "cannot delete a snapshot that was not recorded"
         ),
     }
+}
+
+/// A record with what its host says of the bytes. It is never older than it was.
+fn with_bytes(record: Snapshot, taken: &host::Snapshot, now: Timestamp) -> Snapshot {
+    let reported = taken.created_at.parse::<Timestamp>().ok();
+    Snapshot {
+        kind: match taken.kind {
+            host::SnapshotKind::Live => SnapshotKind::Live,
+            host::SnapshotKind::Disk => SnapshotKind::Disk,
+        },
+        digest: taken.digest.clone(),
+        size_bytes: taken.size_bytes,
+        created_at: reported.unwrap_or(now).max(record.created_at),
+        ..record
+    }
+}
+
+/// What a host is asked for.
+fn wanted(request: &CreateSnapshot) -> host::SnapshotRequest {
+    host::SnapshotRequest {
+        snapshot_id: None,
+        comment: comment_of(request),
+        live: request.live.then_some(true),
+    }
+}
+
+fn created(snapshot: &Snapshot, taken: &host::Snapshot) -> AuditEntry {
+    delete::entry(snapshot, AuditKind::SnapshotCreated)
+        .with("kind", snapshot.kind.as_str())
+        .with("size_bytes", snapshot.size_bytes)
+        .with("pause_ms", taken.pause_ms)
 }
 
 /// Layers belong to who builds them; everything else to the task.
@@ -397,31 +450,6 @@ fn export(request: &CreateSnapshot, now: Timestamp) -> Option<SnapshotExport> {
     })
 }
 
-/// Ids are the host's choice, and become parts of paths.
-fn is_snapshot_id(id: &str) -> bool {
-    let mut bytes = id.bytes();
-    let first = bytes
-        .next()
-        .is_some_and(|byte| byte.is_ascii_alphanumeric());
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    first && id.len() <= 128 && bytes.all(plain)
-}
-
 pub(crate) fn snapshot_error(operation: &'static str, source: ProviderError) -> Error {
     Error::Provider { operation, source }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_names_and_nothing_else() {
-        for good in ["snap-1700000000-abcdef", "a", "A.b_c-9", &"a".repeat(128)] {
-            assert!(is_snapshot_id(good), "{good}");
-        }
-        for bad in ["", ".", "../x", "-a", "a/b", "a b", "ä", &"a".repeat(129)] {
-            assert!(!is_snapshot_id(bad), "{bad}");
-        }
-    }
 }

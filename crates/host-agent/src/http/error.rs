@@ -246,6 +246,7 @@ impl From<ForkError> for ApiError {
 impl From<SnapshotError> for ApiError {
     fn from(error: SnapshotError) -> Self {
         match error {
+            SnapshotError::Exists { .. } => Self::new(StatusCode::CONFLICT, chain(&error)),
             SnapshotError::Vm(error) => error.into(),
             SnapshotError::Lease(error) => error.into(),
             SnapshotError::Space(_)

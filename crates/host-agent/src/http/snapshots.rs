@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use fuse_wire_host::{
     ForkRequest, RestoreRequest, RestoreResponse, Snapshot, SnapshotList, SnapshotRequest, VmView,
-    name,
+    artifact::is_snapshot_id, name,
 };
 
 use super::routes::Answer;
@@ -20,6 +20,16 @@ pub(super) async fn take(
 ) -> Answer<Snapshot> {
     let request: SnapshotRequest = app.read(&headers, body, app.config.http.body).await?;
     app.registry.snapshots_possible()?;
+    if let Some(id) = request
+        .snapshot_id
+        .as_deref()
+        .filter(|id| !is_snapshot_id(id))
+    {
+        return Err(ApiError::bad_request(format!(
+            "snapshot_id {id:?} is no id: letters, digits, dots, dashes and underscores, \
+             at most 128, the first a letter or digit"
+        )));
+    }
     let taken = app.registry.snapshot(&name::vm_id(&id), request).await?;
     Ok(Json(taken))
 }

@@ -304,6 +304,12 @@ pub enum LeaseError {
 /// [`SnapshotError::NotResumed`] says otherwise.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
+    /// The id that it was to have belongs to another one.
+    #[error("snapshot {id} already exists")]
+    Exists {
+        /// The id.
+        id: String,
+    },
     /// No such VM.
     #[error(transparent)]
     Vm(VmError),

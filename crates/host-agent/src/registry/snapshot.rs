@@ -53,7 +53,14 @@ pub(super) async fn take(
     };
     ensure_room(actor, kind)?;
     let store = Arc::clone(&actor.host.snapshots);
-    let staging = tokio::task::spawn_blocking(move || store.stage());
+    let wanted = request.snapshot_id.clone();
+    if let Some(id) = wanted.as_ref().filter(|id| store.get(id).is_some()) {
+        return Err(SnapshotError::Exists { id: id.clone() });
+    }
+    let staging = tokio::task::spawn_blocking(move || match wanted {
+        Some(id) => store.stage_as(id),
+        None => store.stage(),
+    });
     let staged = staging.await?.map_err(SnapshotError::Store)?;
     let taken = match kind {
         SnapshotKind::Disk => disk(actor, &staged).await?,

@@ -95,6 +95,14 @@ pub struct Args {
     /// Let the runtime ceiling end drained environments, too [env: ORCH_MAX_RUNTIME_COVERS_DRAINING]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub max_runtime_covers_draining: Option<String>,
+    /// Account for the sizes that an agent gives to those who name none (1 CPU, 512 MiB)
+    /// [env: ORCH_ACCOUNT_DEFAULT_SIZE]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub account_default_size: Option<String>,
+    /// With a store in memory: destroy the VMs that hosts have when they are first heard; for
+    /// hosts that no other orchestrator uses [env: ORCH_DESTROY_UNKNOWN_ON_BOOT]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub destroy_unknown_on_boot: Option<String>,
     /// Let API keys reach only what they made themselves [env: ORCH_SCOPE_KEYS_TO_OWNER]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub scope_keys_to_owner: Option<String>,

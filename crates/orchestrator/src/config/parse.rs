@@ -236,6 +236,11 @@ fn settings(
 ) -> Result<Settings, ConfigError> {
     let default = Settings::default();
     let (script_timeout, max_script_timeout) = script_timeouts(source, args, timeouts)?;
+    // Those that are off unless somebody turns them on.
+    let on = |flag: &Option<String>, variable| {
+        let set = source.switch(flag.clone(), variable)?;
+        Ok(set.unwrap_or(false))
+    };
     let (exclude_unreachable_hosts, host_check_interval, quarantine_after) =
         watch_over_hosts(source, args)?;
     Ok(Settings {
@@ -295,15 +300,16 @@ fn settings(
             Some("ORCH_AUDIT_RETENTION_SECONDS"),
             default.audit_retention,
         )?,
-        max_runtime_covers_draining: source
-            .switch(
-                args.max_runtime_covers_draining.clone(),
-                "ORCH_MAX_RUNTIME_COVERS_DRAINING",
-            )?
-            .unwrap_or(default.max_runtime_covers_draining),
-        scope_keys_to_owner: source
-            .switch(args.scope_keys_to_owner.clone(), "ORCH_SCOPE_KEYS_TO_OWNER")?
-            .unwrap_or(default.scope_keys_to_owner),
+        max_runtime_covers_draining: on(
+            &args.max_runtime_covers_draining,
+            "ORCH_MAX_RUNTIME_COVERS_DRAINING",
+        )?,
+        account_default_size: on(&args.account_default_size, "ORCH_ACCOUNT_DEFAULT_SIZE")?,
+        destroy_unknown_on_boot: on(
+            &args.destroy_unknown_on_boot,
+            "ORCH_DESTROY_UNKNOWN_ON_BOOT",
+        )?,
+        scope_keys_to_owner: on(&args.scope_keys_to_owner, "ORCH_SCOPE_KEYS_TO_OWNER")?,
     })
 }
 

@@ -121,10 +121,14 @@ fn switches_take_any_case_and_stand_alone_as_flags() {
         let env = [
             ("ORCH_SECURE_COOKIES", text),
             ("ORCH_SCOPE_KEYS_TO_OWNER", text),
+            ("ORCH_ACCOUNT_DEFAULT_SIZE", text),
+            ("ORCH_DESTROY_UNKNOWN_ON_BOOT", text),
         ];
         let config = resolve(Args::default(), &env).unwrap();
         assert_eq!(config.secure_cookies, Some(want), "{text}");
         assert_eq!(config.settings.scope_keys_to_owner, want, "{text}");
+        assert_eq!(config.settings.account_default_size, want, "{text}");
+        assert_eq!(config.settings.destroy_unknown_on_boot, want, "{text}");
     }
     let resolved = |flags: &[&str]| {
         let args = Args::try_parse_from([&["orchestrator"], flags].concat()).unwrap();

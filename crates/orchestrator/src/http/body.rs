@@ -64,6 +64,25 @@ pub(crate) async fn read_optional<T: DeserializeOwned + Default>(
     Ok(decode(&bytes)?)
 }
 
+/// A body that must be there and may take its time.
+///
+/// # Errors
+/// Too large, absent, or not the JSON that is expected.
+pub(crate) async fn read_unhurried<T: DeserializeOwned + Default>(
+    body: Body,
+    limit: usize,
+    too_large: impl FnOnce() -> ApiError,
+) -> Result<T, ApiError> {
+    let bytes = match collect(body, limit).await {
+        Err(e) if e.is_too_large() => return Err(too_large()),
+        outcome => outcome?,
+    };
+    if is_blank(&bytes) {
+        return Err(ApiError::invalid("invalid JSON body: the body is empty"));
+    }
+    Ok(decode(&bytes)?)
+}
+
 fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(u8::is_ascii_whitespace)
 }

@@ -98,7 +98,13 @@ impl ApiError {
 
     /// 413 for a body.
     pub(crate) fn body_too_large(limit: usize) -> Self {
-        let message = format!("request body exceeds the {limit} byte limit for this endpoint");
+        Self::too_large(format!(
+            "request body exceeds the {limit} byte limit for this endpoint"
+        ))
+    }
+
+    /// 413 with words of its own.
+    pub(crate) fn too_large(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             ErrorCode::PayloadTooLarge,
@@ -138,6 +144,11 @@ impl ApiError {
         )
     }
 
+    /// Whether it is about a size.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.status == StatusCode::PAYLOAD_TOO_LARGE
+    }
+
     /// Whether the credential was refused, as opposed to not checked.
     pub(crate) fn is_unauthorized(&self) -> bool {
         self.status == StatusCode::UNAUTHORIZED
@@ -160,11 +171,7 @@ impl From<Violation> for ApiError {
     fn from(violation: Violation) -> Self {
         match violation {
             Violation::Invalid(message) => Self::invalid(message),
-            Violation::TooLarge(message) => Self::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                ErrorCode::PayloadTooLarge,
-                message,
-            ),
+            Violation::TooLarge(message) => Self::too_large(message),
         }
     }
 }

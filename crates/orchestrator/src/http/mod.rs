@@ -28,7 +28,7 @@ pub use auth::Auth;
 pub use metrics::HttpMetrics;
 
 pub(crate) use auth::note_failure;
-pub(crate) use body::{Limit, read_optional, read_required};
+pub(crate) use body::{Limit, read_optional, read_required, read_unhurried};
 pub(crate) use error::ApiError;
 pub(crate) use principal::Principal;
 pub(crate) use query::Query;
@@ -93,7 +93,7 @@ pub fn router(app: App) -> Router {
             continue;
         }
         let mut handler = route.handler;
-        if route.path.starts_with(ownership::ENVIRONMENT) {
+        if ownership::is_of_one_thing(route.path) {
             let layer = middleware::from_fn_with_state(app.clone(), ownership::admit_owner);
             handler = handler.route_layer(layer);
         }

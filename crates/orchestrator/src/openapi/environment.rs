@@ -189,7 +189,8 @@ fn events() -> Call {
 fn fleet_events() -> Call {
     Call::new("Watch all environments")
         .about(
-            "As the stream of one environment, without a first record of the state and without an              end. Any orchestrator of the fleet goes on from an event of any other.",
+            "As the stream of one environment, without a first record of the state and without an \
+             end. Any orchestrator of the fleet goes on from an event of any other.",
         )
         .events::<Event>("The stream.", event())
         .header("Cache-Control", "`no-cache`.")

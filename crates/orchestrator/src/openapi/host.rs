@@ -70,11 +70,13 @@ fn actions() -> Vec<(&'static str, Call)> {
             "drain",
             Call::new("Take a host out of placement for good")
                 .about(
-                    "Nothing is moved or ended: the host is empty once its environments have \
-                     ended. The only `evict` is `none`, which is also meant when it is absent.",
+                    "`evict` says what is done with its environments: `none` (also when it is \
+                     absent) leaves them until they end, `migrate` moves them to other hosts, one \
+                     at a time, `drain` asks each workload to stop. None is destroyed.",
                 )
                 .empty(204, "Draining.")
                 .error(400, "invalid_argument", "an unknown `evict`")
+                .error(501, "unimplemented", "`migrate`, and nothing can be moved")
                 .error(404, "not_found", "no such host"),
         ),
         (

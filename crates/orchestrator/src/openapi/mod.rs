@@ -5,6 +5,7 @@
 //! fails when a route is mounted without an entry here, or an entry has no route.
 
 mod access;
+mod computer;
 mod environment;
 mod host;
 mod operation;
@@ -42,6 +43,7 @@ fn operations() -> Vec<Operation> {
         environment::operations(),
         environment::streams(),
         snapshot::operations(),
+        computer::operations(),
         record::operations(),
         host::operations(),
         host::placement(),

@@ -1,8 +1,8 @@
 //! Snapshots, and what else is done to a running environment as a whole.
 
 use fuse_wire_api::{
-    CreateSnapshot, Environment, ForkEnvironment, MAX_BODY_SMALL, ResolvedSnapshot, Snapshot,
-    SnapshotList,
+    CreateSnapshot, Environment, ForkEnvironment, MAX_BODY_SMALL, MigrateEnvironment,
+    ResolvedSnapshot, Snapshot, SnapshotList,
 };
 use serde_json::{Value, json};
 
@@ -25,7 +25,11 @@ pub(super) fn operations() -> Vec<Operation> {
             ENVIRONMENTS,
             create(),
         )
-        .header("Idempotency-Key", KEY),
+        .header("Idempotency-Key", KEY)
+        .header(
+            "Prefer",
+            "`respond-async`: answer with 202 before it is taken; its `state` tells the rest.",
+        ),
         Operation::new(
             ("GET", "/v1/environments/{vmId}/attach"),
             "attachToEnvironment",
@@ -146,7 +150,32 @@ pub(super) fn actions() -> Vec<(&'static str, Call)> {
                     "`require_capacity`, and the host is full",
                 ),
         ),
+        ("migrate", migrate()),
     ]
+}
+
+fn migrate() -> Call {
+    Call::new("Move an environment to another host")
+        .about(
+            "Takes `Prefer` as a create does. An environment that cannot be moved goes on where \
+             it is; a live migration is never replaced by a cold one.",
+        )
+        .optional_body::<MigrateEnvironment>(MAX_BODY_SMALL, json!({"target_host_id": "host-2"}))
+        .json::<Environment>(201, "It runs at the target.", running())
+        .json::<Environment>(202, "Accepted, with `Prefer: respond-async`.", running())
+        .error(
+            400,
+            "invalid_argument",
+            "it is there already, `lazy` without `live`, or without `huge_pages`",
+        )
+        .error(404, "not_found", "no such environment, or no such target")
+        .error(
+            409,
+            "conflict",
+            "it is not `running`, has GPUs, or `live` and the target cannot resume it",
+        )
+        .error(501, "unimplemented", "the backend cannot move it")
+        .error(503, "unavailable", "no other host can take it")
 }
 
 fn create() -> Call {
@@ -156,6 +185,11 @@ fn create() -> Call {
             json!({"comment": "before the upgrade", "metadata": {"name": "before"}}),
         )
         .json::<Snapshot>(201, "It is `ready`.", snapshot())
+        .json::<Snapshot>(
+            202,
+            "It is `creating`, with `Prefer: respond-async`.",
+            snapshot(),
+        )
         .error(404, "not_found", MISSING)
         .error(409, "conflict", NOT_RUNNING)
         .error(

@@ -28,8 +28,8 @@ use super::{lifecycle, once};
 type Id = Result<Path<String>, PathRejection>;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
-const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-const RESPOND_ASYNC: &str = "respond-async";
+pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+pub(super) const RESPOND_ASYNC: &str = "respond-async";
 
 pub(super) async fn create(
     State(app): State<App>,
@@ -184,6 +184,7 @@ pub(super) async fn act(
             exec(&app, &id, body).await
         }
         Some("fork") => lifecycle::fork(&app, &principal, &headers, &id, body).await,
+        Some("migrate") => lifecycle::migrate(&app, &headers, &id, body).await,
         Some("drain") => lifecycle::drain(&app, &id).await,
         Some("rotate-token") => lifecycle::rotate_token(&app, &id).await,
         _ => Err(ApiError::unknown_action()),

@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use fuse_control::{Registration, check_agent_url};
-use fuse_model::HostId;
+use fuse_model::{Evict, HostId};
 use fuse_store::Page;
 use fuse_wire_api::{Host, HostList, IdCursor, RegisterHost, page_limit};
 
@@ -67,10 +67,15 @@ pub(super) async fn act(
     match query.get("action") {
         Some("cordon") => app.control.host_cordon(&id).await?,
         Some("uncordon") => app.control.host_uncordon(&id).await?,
-        Some("drain") => match query.get("evict").unwrap_or_default() {
-            "" | "none" => app.control.host_drain(&id).await?,
-            _ => return Err(ApiError::invalid("evict must be \"none\"")),
-        },
+        Some("drain") => {
+            let evict = match query.get("evict").unwrap_or_default() {
+                "" => Evict::None,
+                name => name.parse().map_err(|_| {
+                    ApiError::invalid("evict must be \"none\", \"migrate\" or \"drain\"")
+                })?,
+            };
+            app.control.host_drain(&id, evict).await?;
+        }
         Some("probe") => {
             let probed = app.control.host_probe(&id).await?;
             return Ok(Json(with_warnings(probed)).into_response());

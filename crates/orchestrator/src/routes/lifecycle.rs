@@ -8,7 +8,7 @@ use axum::{
 };
 use fuse_control::Once;
 use fuse_model::{Environment, EnvironmentId};
-use fuse_wire_api::ForkEnvironment;
+use fuse_wire_api::{ForkEnvironment, MigrateEnvironment};
 
 use crate::{
     http::{ApiError, App, Limit, Principal, read_optional},
@@ -47,6 +47,20 @@ pub(super) async fn fork(
     };
     let forked = app.control.environment_fork_once(id, request, tenant, once);
     environment::answer_once(app, forked.await?, is_async).await
+}
+
+pub(super) async fn migrate(
+    app: &App,
+    headers: &HeaderMap,
+    id: &EnvironmentId,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let request: MigrateEnvironment = read_optional(body, Limit::Small).await?;
+    // An environment that is not there comes before a request that makes no sense.
+    app.control.environment_get(id).await?;
+    request.check()?;
+    let migration = app.control.environment_migrate(id, &request).await?;
+    environment::answer(migration, environment::prefers_async(headers)).await
 }
 
 /// The environment, or no content if it vanished before it could be shown.

@@ -4,6 +4,7 @@
 pub(crate) mod api_key;
 mod attach;
 mod audit;
+mod computer;
 mod environment;
 mod event;
 mod host;
@@ -74,6 +75,9 @@ pub(crate) fn table() -> Vec<Route> {
         GET    "/v1/environments/{vmId}/events" => event::stream;
         GET    "/v1/events"                     => event::fleet, master "the fleet's events require the master token";
         GET    "/v1/environments/{vmId}/attach" => attach::attach;
+        POST   "/v1/environments/{vmId}/computer" => computer::act;
+        GET    "/v1/environments/{vmId}/computer" => computer::display;
+        GET    "/v1/environments/{vmId}/computer/stream" => computer::stream;
         POST   "/v1/environments/{vmId}/snapshots" => snapshot::create;
         GET    "/v1/snapshots"                  => snapshot::list;
         GET    "/v1/snapshots/resolve"          => snapshot::resolve;

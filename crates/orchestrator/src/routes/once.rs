@@ -85,15 +85,18 @@ fn fingerprint(request: &CreateEnvironment) -> [u8; 32] {
 /// What is kept of a create's, or a fork's, answer.
 pub(super) fn wording(outcome: &Result<Environment, Error>) -> StoredAnswer {
     match outcome {
-        Ok(environment) => created(&views::environment(environment.clone())),
+        Ok(environment) => answer(
+            StatusCode::CREATED,
+            &views::environment(environment.clone()),
+        ),
         Err(e) => ApiError::of(e).into_stored(),
     }
 }
 
-/// The answer that tells of something new.
-pub(super) fn created(view: &impl Serialize) -> StoredAnswer {
+/// An answer in the form in which it is kept.
+pub(super) fn answer(status: StatusCode, view: &impl Serialize) -> StoredAnswer {
     StoredAnswer {
-        status: StatusCode::CREATED.as_u16(),
+        status: status.as_u16(),
         body: serde_json::to_string(view).unwrap_or_default(),
     }
 }

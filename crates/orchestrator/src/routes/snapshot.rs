@@ -4,12 +4,12 @@ use axum::{
     Json,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, HeaderValue, StatusCode},
     response::{IntoResponse as _, Response},
 };
 use fuse_control::AnsweredOnce;
 use fuse_model::{EnvironmentId, SnapshotId, SnapshotState};
-use fuse_store::{Page, SnapshotFilter};
+use fuse_store::{IdempotentKey, Page, SnapshotFilter};
 use fuse_wire_api::{
     CreateSnapshot, ResolvedSnapshot, Snapshot, SnapshotCursor, SnapshotList, normalize_arch,
     page_limit,
@@ -20,7 +20,10 @@ use crate::{
     views,
 };
 
-use super::once;
+use super::{
+    environment::{PREFERENCE_APPLIED, RESPOND_ASYNC, prefers_async},
+    once,
+};
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -34,18 +37,53 @@ pub(super) async fn create(
     let id = EnvironmentId::new(super::path_id(id, "vm")?);
     let request: CreateSnapshot = read_optional(body, Limit::Small).await?;
     let tenant = principal.tenant();
-    let Some(key) = once::key_of_action(&headers, "snapshot", &id, &request)? else {
+    let key = once::key_of_action(&headers, "snapshot", &id, &request)?;
+    if prefers_async(&headers) {
+        return begin(&app, id, request, tenant, key).await;
+    }
+    let Some(key) = key else {
         let snapshot = app.control.snapshot_create(&id, request, tenant).await?;
         return Ok((StatusCode::CREATED, Json(views::snapshot(snapshot))).into_response());
     };
-    let wording = |snapshot: fuse_model::Snapshot| once::created(&views::snapshot(snapshot));
+    let wording = |snapshot| once::answer(StatusCode::CREATED, &views::snapshot(snapshot));
     let created = app
         .control
         .snapshot_create_once(&id, request, tenant, key, wording);
-    Ok(match created.await? {
+    Ok(answer_once(created.await?))
+}
+
+fn answer_once(answered: AnsweredOnce) -> Response {
+    match answered {
         AnsweredOnce::New(answer) => once::respond(answer),
         AnsweredOnce::Repeat(answer) => once::replay(answer),
-    })
+    }
+}
+
+/// Answers before the snapshot is taken.
+async fn begin(
+    app: &App,
+    id: EnvironmentId,
+    request: CreateSnapshot,
+    tenant: String,
+    key: Option<IdempotentKey>,
+) -> Result<Response, ApiError> {
+    let mut response = match key {
+        None => {
+            let snapshot = app.control.snapshot_begin(&id, request, tenant).await?;
+            (StatusCode::ACCEPTED, Json(views::snapshot(snapshot))).into_response()
+        }
+        Some(key) => {
+            let wording = |snapshot| once::answer(StatusCode::ACCEPTED, &views::snapshot(snapshot));
+            let begun = app
+                .control
+                .snapshot_begin_once(&id, request, tenant, key, wording);
+            answer_once(begun.await?)
+        }
+    };
+    response
+        .headers_mut()
+        .insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
+    Ok(response)
 }
 
 pub(super) async fn get(State(app): State<App>, id: Id) -> Result<Json<Snapshot>, ApiError> {
@@ -56,6 +94,7 @@ pub(super) async fn get(State(app): State<App>, id: Id) -> Result<Json<Snapshot>
 
 pub(super) async fn list(
     State(app): State<App>,
+    principal: Principal,
     query: Query,
 ) -> Result<Json<SnapshotList>, ApiError> {
     let after = SnapshotCursor::decode(query.get("cursor"))?;
@@ -64,9 +103,10 @@ pub(super) async fn list(
         limit: page_limit(query.get("limit")),
     };
     // A value that nothing can have matches nothing.
-    let Some(filter) = filter(&query) else {
+    let Some(mut filter) = filter(&query) else {
         return Ok(Json(SnapshotList::default()));
     };
+    filter.owner = app.kept_to(&principal);
     let listing = app.control.snapshot_list(&filter, &page).await?;
     Ok(Json(SnapshotList {
         snapshots: listing.items.into_iter().map(views::snapshot).collect(),
@@ -96,6 +136,7 @@ fn filter(query: &Query) -> Option<SnapshotFilter> {
     Some(SnapshotFilter {
         environment_id: text("vm_id")?,
         task_id: text("task_id")?,
+        owner: None,
         tenant: text("tenant_id")?,
         state,
         mode: text("mode")?,

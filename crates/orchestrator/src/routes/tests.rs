@@ -127,6 +127,30 @@ const ROWS: &[Row] = &[
     .scope(ATTACH),
     any(
         "POST",
+        "/v1/environments/{vmId}",
+        "/v1/environments/x?action=migrate",
+        404,
+    ),
+    any(
+        "POST",
+        "/v1/environments/{vmId}/computer",
+        "/v1/environments/x/computer",
+        400,
+    ),
+    any(
+        "GET",
+        "/v1/environments/{vmId}/computer",
+        "/v1/environments/x/computer",
+        404,
+    ),
+    any(
+        "GET",
+        "/v1/environments/{vmId}/computer/stream",
+        "/v1/environments/x/computer/stream",
+        400,
+    ),
+    any(
+        "POST",
         "/v1/environments/{vmId}/snapshots",
         "/v1/environments/x/snapshots",
         404,

@@ -31,6 +31,14 @@ async fn a_verdict_shows_and_never_becomes_a_state() {
     assert_eq!(shown["health"]["failures"], 3);
     assert_eq!(shown["health"]["message"], "refused");
     assert_eq!(shown["state"], "running");
+    fuse.control.reconcile_now();
+    fuse.until("/metrics", |answer| {
+        ["checked", "failing"].iter().all(|what| {
+            let sample = format!("orchestrator_reconcile_health_{what}_vms 1\n");
+            answer.text.contains(&sample)
+        })
+    })
+    .await;
     let log = fuse.get("/v1/audit?type=vm.health_changed").await.is(200);
     let to = |entry: &Value| entry["payload"]["to"].clone();
     let changes: Vec<_> = log["audit_events"]

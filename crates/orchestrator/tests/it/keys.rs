@@ -192,59 +192,6 @@ async fn a_store_that_is_away_is_not_a_bad_key() {
 }
 
 #[tokio::test]
-async fn scoped_keys_reach_only_what_they_made() {
-    let dir = TempDir::new().unwrap();
-    let mut options = Options::file(dir.path());
-    options.settings.scope_keys_to_owner = true;
-    let fuse = Orchestrator::with(options).await;
-    let mut keys = Vec::new();
-    for _ in 0..2 {
-        let scopes = json!({"scopes": ["exec"]});
-        keys.push(fuse.post("/v1/api-keys", &scopes).await.is(201)["key"].clone());
-    }
-    let create = |task: &str, key: &Value| {
-        reqwest::Client::new()
-            .post(format!("{}/v1/environments", fuse.base))
-            .bearer_auth(key.as_str().unwrap())
-            .json(&json!({ "task_id": task }))
-    };
-    Orchestrator::send(create("a", &keys[0])).await.is(201);
-    Orchestrator::send(create("b", &keys[1])).await.is(201);
-    fuse.create(&json!({"task_id": "c"})).await.is(201);
-
-    let ids = |page: &Value| -> Vec<String> {
-        let all = page["environments"].as_array().unwrap();
-        all.iter()
-            .map(|e| e["id"].as_str().unwrap().to_owned())
-            .collect()
-    };
-    let path = "/v1/environments?task_id=";
-    let own = with_token(&fuse, Method::GET, path, &keys[0]).await.is(200);
-    assert_eq!(ids(&own), ["fuse-a"]);
-    let all = fuse.get(path).await.is(200);
-    assert_eq!(ids(&all), ["fuse-a", "fuse-b", "fuse-c"]);
-
-    for (method, path) in [
-        (Method::GET, "/v1/environments/fuse-b"),
-        (Method::DELETE, "/v1/environments/fuse-b"),
-        (Method::GET, "/v1/environments/fuse-b/events"),
-        (Method::POST, "/v1/environments/fuse-b?action=exec"),
-        (Method::GET, "/v1/environments/fuse-c"),
-    ] {
-        let answer = with_token(&fuse, method, path, &keys[0]).await;
-        assert_eq!((answer.status, answer.code()), (404, "not_found"), "{path}");
-        let name = &path["/v1/environments/".len()..][..6];
-        assert_eq!(answer.message(), format!("vm {name} not found"));
-    }
-    let own = "/v1/environments/fuse-a";
-    with_token(&fuse, Method::GET, own, &keys[0]).await.is(200);
-    fuse.get("/v1/environments/fuse-b").await.is(200);
-    let gone = with_token(&fuse, Method::DELETE, own, &keys[0]).await;
-    assert_eq!(gone.status, 204, "{}", gone.text);
-    fuse.stop().await;
-}
-
-#[tokio::test]
 async fn a_session_is_opened_and_closed() {
     let fuse = Orchestrator::start().await;
     let answer = login(&fuse, MASTER).await;

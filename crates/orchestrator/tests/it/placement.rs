@@ -160,7 +160,17 @@ async fn a_draining_host_takes_nothing_and_keeps_what_it_has() {
     fuse.create(&json!({"task_id": "a"})).await.is(201);
     let drain = |evict: &'static str| fuse.post(evict, &Value::Null);
     let refused = drain("/v1/hosts/h?action=drain&evict=all").await;
-    refused.is_error(400, "invalid_argument", "evict must be \"none\"");
+    refused.is_error(
+        400,
+        "invalid_argument",
+        "evict must be \"none\", \"migrate\" or \"drain\"",
+    );
+    drain("/v1/hosts/h?action=drain&evict=migrate")
+        .await
+        .is_error(501, "unimplemented", "migrate not supported by provider");
+    drain("/v1/hosts/x?action=drain&evict=migrate")
+        .await
+        .is_error(404, "not_found", "host x not found");
     assert_eq!(
         drain("/v1/hosts/h?action=drain&evict=none").await.status,
         204
@@ -182,6 +192,43 @@ async fn a_draining_host_takes_nothing_and_keeps_what_it_has() {
     assert_eq!(log["audit_events"].as_array().unwrap().len(), 1);
     assert_eq!(drain("/v1/hosts/h?action=uncordon").await.status, 204);
     fuse.create(&json!({"task_id": "b"})).await.is(201);
+    fuse.stop().await;
+}
+
+/// `evict=drain` asks every workload to stop; nothing is destroyed for it.
+#[tokio::test]
+async fn a_host_is_emptied_as_its_operator_says() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    for task in ["a", "b"] {
+        fuse.create(&json!({ "task_id": task })).await.is(201);
+    }
+    let other = FakeAgent::start().await.unwrap();
+    fuse.register("other", &other).await;
+    let kept = json!({"task_id": "kept", "spec": {"host_id": "other"}});
+    fuse.create(&kept).await.is(201);
+    let drain = "/v1/hosts/h?action=drain&evict=drain";
+    fuse.post_raw(drain, "").await.is(204);
+    assert_eq!(fuse.get("/v1/hosts/h").await.is(200)["evict"], "drain");
+    let state = |task: &str, state: &'static str| {
+        let path = format!("/v1/environments/fuse-{task}");
+        let fuse = &fuse;
+        async move {
+            fuse.until(&path, |answer| answer.json["state"] == state)
+                .await
+        }
+    };
+    state("a", "draining").await;
+    state("b", "draining").await;
+    state("kept", "running").await;
+    assert_eq!(agent.vms(), ["fuse-a", "fuse-b"]);
+    fuse.post_raw("/v1/hosts/h?action=uncordon", "")
+        .await
+        .is(204);
+    let host = fuse.get("/v1/hosts/h").await.is(200);
+    assert_eq!(
+        (&host["state"], host.get("evict")),
+        (&json!("active"), None)
+    );
     fuse.stop().await;
 }
 
@@ -226,4 +273,46 @@ async fn placement_is_explained_and_nothing_is_made() {
         .is(200);
     assert_eq!(answer["default_backend"], true);
     empty.stop().await;
+}
+
+/// Sizes that nobody asked for cost nothing, unless they are to be accounted for.
+#[tokio::test]
+async fn default_sizes_are_accounted_for_on_demand() {
+    for (account_default_size, taken) in [(false, (0, 0)), (true, (2, 1024))] {
+        let mut options = Options::default();
+        options.settings.account_default_size = account_default_size;
+        let (fuse, _agent) = with_agent(options).await;
+        let made = fuse.create(&json!({"task_id": "a"})).await.is(201);
+        assert_eq!(
+            made["spec"],
+            json!({}),
+            "the spec stays as it was asked for"
+        );
+        fuse.post("/v1/environments/fuse-a?action=fork", &json!({}))
+            .await
+            .is(201);
+        let host = fuse.get("/v1/hosts/h").await.is(200);
+        let allocated = &host["allocated"];
+        assert_eq!(
+            (&allocated["cpus"], &allocated["ram_mb"]),
+            (&json!(taken.0), &json!(taken.1))
+        );
+        fuse.delete("/v1/environments/fuse-a").await;
+        let host = fuse.get("/v1/hosts/h").await.is(200);
+        assert_eq!(host["allocated"]["cpus"], taken.0 / 2);
+        fuse.stop().await;
+    }
+    let mut options = Options::default();
+    options.settings.account_default_size = true;
+    let fuse = Orchestrator::with(options).await;
+    let agent = FakeAgent::start().await.unwrap();
+    let body = json!({"id": "small", "url": agent.url(), "token": TOKEN,
+        "capacity": {"cpus": 1, "ram_mb": 256, "storage_gb": 10, "vm_count": 2}});
+    fuse.post("/v1/hosts", &body).await.is(201);
+    fuse.create(&json!({"task_id": "a"})).await.is_error(
+        503,
+        "unavailable",
+        "no host has sufficient capacity: need 1CPU/512MB/0GB, no eligible host fits",
+    );
+    fuse.stop().await;
 }

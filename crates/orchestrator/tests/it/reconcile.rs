@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fuse_control::Settings;
-use fuse_testkit::fake_agent::Step;
+use fuse_testkit::fake_agent::{FakeAgent, Step};
 use serde_json::json;
 
 use crate::support::{Options, Orchestrator, with_agent};
@@ -17,7 +17,7 @@ fn settings() -> Settings {
 }
 
 /// Runs one cycle and waits until it has asked the host.
-async fn cycle(fuse: &Orchestrator, agent: &fuse_testkit::fake_agent::FakeAgent) {
+async fn cycle(fuse: &Orchestrator, agent: &FakeAgent) {
     let before = agent.count(Step::List, "").max(lists(agent));
     fuse.control.reconcile_now();
     while lists(agent) == before {
@@ -25,7 +25,7 @@ async fn cycle(fuse: &Orchestrator, agent: &fuse_testkit::fake_agent::FakeAgent)
     }
 }
 
-fn lists(agent: &fuse_testkit::fake_agent::FakeAgent) -> usize {
+fn lists(agent: &FakeAgent) -> usize {
     agent.calls().iter().filter(|call| *call == "list").count()
 }
 
@@ -225,4 +225,41 @@ async fn a_vm_that_ended_by_itself_ends_its_environment() {
     let task = fuse.get("/v1/tasks/a").await.is(200);
     assert_eq!(task["last_error"], "vm stopped on its host");
     fuse.stop().await;
+}
+
+/// A store in memory does not know whose the VMs are that were there before it.
+#[tokio::test]
+async fn what_was_there_before_is_quarantined_or_destroyed_on_demand() {
+    for destroy_unknown_on_boot in [false, true] {
+        let agent = FakeAgent::start().await.unwrap();
+        agent.add_vm("fuse-before", Some("the fleet of the last process"));
+        agent.add_vm("other-before", Some("not under our prefix"));
+        let fuse = Orchestrator::with(Options {
+            settings: Settings {
+                destroy_unknown_on_boot,
+                ..settings()
+            },
+            ..Options::default()
+        })
+        .await;
+        fuse.register("h", &agent).await;
+        cycle(&fuse, &agent).await;
+        // The second begins when the first has heard the host.
+        cycle(&fuse, &agent).await;
+        agent.add_vm("fuse-later", Some("another fleet"));
+        for _ in 0..2 {
+            cycle(&fuse, &agent).await;
+        }
+        let quarantined = |count: u32| format!("orchestrator_reconcile_quarantined_vms {count}\n");
+        let (left, count) = match destroy_unknown_on_boot {
+            false => (vec!["fuse-before", "fuse-later", "other-before"], 1),
+            true => (vec!["fuse-later", "other-before"], 0),
+        };
+        fuse.until("/metrics", |answer| {
+            answer.text.contains(&quarantined(count))
+        })
+        .await;
+        assert_eq!(agent.vms(), left);
+        fuse.stop().await;
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Options, Orchestrator};
 
-fn options(dir: &tempfile::TempDir) -> Options {
+pub(crate) fn options(dir: &tempfile::TempDir) -> Options {
     Options {
         settings: Settings {
             reconcile_interval: Duration::from_millis(100),
@@ -23,7 +23,7 @@ fn options(dir: &tempfile::TempDir) -> Options {
 /// Runs an orchestrator on a runtime of its own, does `work` with it until a call of
 /// `step` is held, and then ends it the way a crash does: every task of it is dropped
 /// where it stands.
-async fn crash_in_the_middle<F>(
+pub(crate) async fn crash_in_the_middle<F>(
     dir: &tempfile::TempDir,
     agent: &FakeAgent,
     step: Step,

@@ -508,6 +508,12 @@ async fn a_seed_decides_where_an_environment_goes() {
         .is(201);
     assert_eq!(made["host_id"], "h");
     assert_eq!(agent.file("fuse-b", "/data").unwrap(), b"seed");
+    let path = "/v1/audit?type=vm.scheduled&entity_id=fuse-b";
+    let scheduled = fuse.get(path).await.is(200)["audit_events"][0]["payload"].clone();
+    assert_eq!(
+        (&scheduled["host_id"], &scheduled["artifact_local"]),
+        (&json!("h"), &json!(true))
+    );
     create(json!({"task_id": "c", "seed_snapshot_id": "x"}))
         .await
         .is_error(404, "not_found", "snapshot x not found");

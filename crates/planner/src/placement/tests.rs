@@ -1,7 +1,7 @@
 //! Texts and order by example; the rules that must hold for any fleet by property.
 
 use fuse_model::{
-    AgentCheck, Allocated, Arch, Backend, Capacity, FailedBoots, HostState, Labels, now,
+    AgentCheck, Allocated, Arch, Backend, Capacity, Evict, FailedBoots, HostState, Labels, now,
 };
 use proptest::prelude::*;
 
@@ -15,6 +15,7 @@ fn host(id: &str) -> Host {
         backend: Backend::Firecracker,
         labels: Labels::new(),
         state: HostState::Active,
+        evict: Evict::None,
         capacity: Capacity {
             cpus: 8,
             ram_mb: 8192,
@@ -85,7 +86,7 @@ fn ids(placement: &Placement<'_>) -> Vec<String> {
 }
 
 fn refusal(spec: &EnvironmentSpec, hosts: &[Host]) -> String {
-    place(spec, hosts, Policy::Spread)
+    place(spec, hosts, Policy::Spread, &[])
         .expect_err("is refused")
         .to_string()
 }
@@ -95,7 +96,7 @@ fn spread_takes_the_emptiest_and_binpack_the_fullest() {
     let mut fleet = [host("a"), host("b"), host("c")];
     fleet[0].allocated.cpus = 2;
     fleet[2].allocated.ram_mb = 1024;
-    let spread = place(&spec(1), &fleet, Policy::Spread).expect("places");
+    let spread = place(&spec(1), &fleet, Policy::Spread, &[]).expect("places");
     assert_eq!(ids(&spread), ["b", "c", "a"]);
     assert_eq!(spread.candidates[0].score, 8 * 10_000 + 8192);
     assert_eq!(
@@ -105,7 +106,7 @@ fn spread_takes_the_emptiest_and_binpack_the_fullest() {
         ),
         (7, 7168)
     );
-    let binpack = place(&spec(1), &fleet, Policy::Binpack).expect("places");
+    let binpack = place(&spec(1), &fleet, Policy::Binpack, &[]).expect("places");
     assert_eq!(ids(&binpack), ["a", "c", "b"]);
 }
 
@@ -114,10 +115,44 @@ fn ties_go_to_the_smallest_id() {
     let fleet = [host("c"), host("a"), host("b")];
     for policy in [Policy::Spread, Policy::Binpack] {
         assert_eq!(
-            ids(&place(&spec(1), &fleet, policy).expect("places")),
+            ids(&place(&spec(1), &fleet, policy, &[]).expect("places")),
             ["a", "b", "c"]
         );
     }
+}
+
+#[test]
+fn holders_of_the_seed_come_before_any_score_and_are_not_required() {
+    let mut fleet = [host("a"), host("b"), host("c"), host("d")];
+    fleet[1].allocated.cpus = 6;
+    fleet[2].allocated.cpus = 4;
+    let order = |fleet: &[Host], policy, holders: &[&str]| {
+        let holders: Vec<HostId> = holders.iter().copied().map(HostId::new).collect();
+        let placed = ids(&place(&spec(2), fleet, policy, &holders).expect("places"));
+        let explained = crate::explain(&spec(2), fleet, policy, &holders);
+        let explained: Vec<&str> = explained.iter().map(|e| e.host.id.as_str()).collect();
+        assert_eq!(placed, explained);
+        placed
+    };
+    assert_eq!(
+        order(&fleet, Policy::Spread, &["b", "c"]),
+        ["c", "b", "a", "d"]
+    );
+    assert_eq!(
+        order(&fleet, Policy::Binpack, &["b", "c"]),
+        ["b", "c", "a", "d"]
+    );
+    assert_eq!(order(&fleet, Policy::Spread, &["x"]), ["a", "d", "c", "b"]);
+    // A holder that is full, or closed, is passed over.
+    fleet[2].state = HostState::Cordoned;
+    fleet[1].allocated.cpus = 7;
+    let placed = place(
+        &spec(2),
+        &fleet,
+        Policy::Spread,
+        &[HostId::new("b"), HostId::new("c")],
+    );
+    assert_eq!(ids(&placed.expect("places")), ["a", "d"]);
 }
 
 #[test]
@@ -127,7 +162,7 @@ fn a_pin_considers_that_host_only() {
     let mut pinned = spec(1);
     pinned.host_id = Some(HostId::new("b"));
     assert_eq!(
-        ids(&place(&pinned, &fleet, Policy::Spread).expect("places")),
+        ids(&place(&pinned, &fleet, Policy::Spread, &[]).expect("places")),
         ["b"]
     );
     pinned.cpus = 2;
@@ -136,7 +171,7 @@ fn a_pin_considers_that_host_only() {
         "pinned host cannot take this environment: host \"b\" does not fit 2CPU/1024MB/10GB"
     );
     pinned.host_id = Some(HostId::new("x"));
-    let unknown = place(&pinned, &fleet, Policy::Spread).expect_err("is refused");
+    let unknown = place(&pinned, &fleet, Policy::Spread, &[]).expect_err("is refused");
     assert_eq!(
         unknown.to_string(),
         "host not found: placement.host \"x\" is not registered"
@@ -252,7 +287,7 @@ fn a_gpu_kind_is_any_part_of_the_offered_one_in_any_case() {
         wanted.gpu_kind = asked.to_owned();
         let fleet = [gpu_host("g", 1, offered)];
         assert_eq!(
-            place(&wanted, &fleet, Policy::Spread).is_ok(),
+            place(&wanted, &fleet, Policy::Spread, &[]).is_ok(),
             fits,
             "{asked} on {offered}"
         );
@@ -268,7 +303,7 @@ fn details_count_the_hosts_of_each_gate() {
     fleet[3].allocated.cpus = 8;
     let mut wanted = spec(1);
     wanted.region = "us".to_owned();
-    let error = place(&wanted, &fleet, Policy::Spread).expect_err("is refused");
+    let error = place(&wanted, &fleet, Policy::Spread, &[]).expect_err("is refused");
     let counts: Vec<_> = error
         .rejections()
         .expect("has counts")
@@ -285,9 +320,9 @@ fn zero_sizes_cost_nothing_but_a_slot() {
     full.allocated.ram_mb = 8192;
     full.allocated.storage_gb = 100;
     let nothing = EnvironmentSpec::default();
-    assert!(place(&nothing, &[full.clone()], Policy::Spread).is_ok());
+    assert!(place(&nothing, &[full.clone()], Policy::Spread, &[]).is_ok());
     full.allocated.vm_count = 4;
-    assert!(place(&nothing, &[full], Policy::Spread).is_err());
+    assert!(place(&nothing, &[full], Policy::Spread, &[]).is_err());
 }
 
 #[test]
@@ -299,7 +334,7 @@ fn the_list_is_bounded_and_holds_the_best() {
             host
         })
         .collect();
-    let placement = place(&spec(1), &fleet, Policy::Spread).expect("places");
+    let placement = place(&spec(1), &fleet, Policy::Spread, &[]).expect("places");
     assert_eq!(
         (placement.candidates.len(), placement.eligible),
         (MAX_CANDIDATES, 100)
@@ -398,7 +433,7 @@ proptest! {
             let other = usize::try_from(seed.rotate_left(u32::try_from(at).expect("small")) % 97).expect("small");
             shuffled.swap(at, other % len);
         }
-        let (left, right) = (place(&spec, &fleet, policy), place(&spec, &shuffled, policy));
+        let (left, right) = (place(&spec, &fleet, policy, &[]), place(&spec, &shuffled, policy, &[]));
         match (left, right) {
             (Ok(left), Ok(right)) => prop_assert_eq!(ids(&left), ids(&right)),
             (left, right) => prop_assert_eq!(left.err(), right.err()),
@@ -411,7 +446,7 @@ proptest! {
         fleet in any_fleet(),
         policy in any_policy(),
     ) {
-        let Ok(placement) = place(&spec, &fleet, policy) else { return Ok(()) };
+        let Ok(placement) = place(&spec, &fleet, policy, &[]) else { return Ok(()) };
         for candidate in &placement.candidates {
             let (host, free) = (candidate.host, candidate.host.free());
             prop_assert_eq!(host.state, HostState::Active);
@@ -421,7 +456,7 @@ proptest! {
             prop_assert!(spec.region.is_empty() || spec.region == host.region);
             prop_assert!(spec.arch.is_none_or(|arch| arch == host.arch()));
             let alone = std::slice::from_ref(host);
-            prop_assert!(place(&spec, alone, policy).is_ok());
+            prop_assert!(place(&spec, alone, policy, &[]).is_ok());
         }
     }
 
@@ -431,9 +466,9 @@ proptest! {
         fleet in any_fleet(),
         policy in any_policy(),
     ) {
-        let refused_alone = |host: &Host| place(&spec, std::slice::from_ref(host), policy).is_err();
+        let refused_alone = |host: &Host| place(&spec, std::slice::from_ref(host), policy, &[]).is_err();
         let eligible = fleet.iter().filter(|host| !refused_alone(host)).count();
-        match place(&spec, &fleet, policy) {
+        match place(&spec, &fleet, policy, &[]) {
             Ok(placement) => {
                 prop_assert_eq!(placement.eligible, eligible);
                 prop_assert!(!placement.candidates.iter().any(|c| refused_alone(c.host)));
@@ -449,10 +484,10 @@ proptest! {
         extra in any_host(),
         policy in any_policy(),
     ) {
-        if place(&spec, &fleet, policy).is_ok() {
+        if place(&spec, &fleet, policy, &[]).is_ok() {
             let mut more = fleet;
             more.push(extra);
-            prop_assert!(place(&spec, &more, policy).is_ok());
+            prop_assert!(place(&spec, &more, policy, &[]).is_ok());
         }
     }
 }

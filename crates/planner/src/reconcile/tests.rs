@@ -46,7 +46,7 @@ fn cycle(
     tracked: &[Tracked],
     listings: &BTreeMap<String, Listing>,
 ) -> Vec<Action> {
-    memory.plan(&fleet(), tracked, listings, 5).actions
+    memory.plan(&fleet(), tracked, listings, 5, None).actions
 }
 
 fn id(text: &str) -> EnvironmentId {
@@ -162,7 +162,7 @@ fn vms_of_other_fleets_are_counted_and_never_touched() {
     ];
     let listings = [(HOST.to_owned(), Listing::Vms(vms))].into();
     for _ in 0..3 {
-        let plan = memory.plan(&fleet(), &[], &listings, 5);
+        let plan = memory.plan(&fleet(), &[], &listings, 5, None);
         assert_eq!(
             plan,
             Plan {
@@ -181,7 +181,7 @@ fn an_orphan_that_cannot_be_destroyed_is_given_up_until_it_disappears() {
         assert_eq!(cycle(&mut memory, &[], &listing(&["x"])).len(), 1);
         assert_eq!(memory.orphan_failed(HOST, "x"), failures);
     }
-    let plan = memory.plan(&fleet(), &[], &listing(&["x"]), 5);
+    let plan = memory.plan(&fleet(), &[], &listing(&["x"]), 5, None);
     assert_eq!(
         plan,
         Plan {
@@ -205,7 +205,7 @@ fn another_boot_of_the_guest_is_set_up_again() {
             ..ours("a")
         };
         let listings = [(HOST.to_owned(), Listing::Vms(vec![vm]))].into();
-        let plan = Memory::default().plan(&fleet(), &tracked, &listings, 5);
+        let plan = Memory::default().plan(&fleet(), &tracked, &listings, 5, None);
         (plan.actions, plan.unsettled)
     };
     let running = State::Running;
@@ -235,7 +235,7 @@ fn a_vm_that_has_ended_counts_at_the_second_sighting_in_a_row() {
     .into();
     for state in [State::Running, State::Draining] {
         let (mut memory, tracked) = (Memory::default(), [record("a", state)]);
-        let plan = memory.plan(&fleet(), &tracked, &stopped, 5);
+        let plan = memory.plan(&fleet(), &tracked, &stopped, 5, None);
         assert_eq!((plan.actions, plan.unsettled), (vec![], true));
         assert_eq!(cycle(&mut memory, &tracked, &listing(&["a"])), []);
         assert_eq!(cycle(&mut memory, &tracked, &stopped), []);
@@ -304,4 +304,54 @@ proptest! {
             }
         }
     }
+}
+
+/// On a store that does not outlive its process nobody knows whose a VM is that was
+/// there before; one that came later is somebody else's.
+#[test]
+fn what_was_there_before_a_volatile_store() {
+    let foreign = |id: &str| Listed {
+        owner: Some("theirs".to_owned()),
+        ..ours(id)
+    };
+    let nobodys = Listed {
+        owner: None,
+        ..ours("untagged")
+    };
+    let heard = |vms: Vec<Listed>| BTreeMap::from([(HOST.to_owned(), Listing::Vms(vms))]);
+    let first = heard(vec![foreign("old"), nobodys.clone(), ours("vm")]);
+    let later = heard(vec![foreign("old"), nobodys, ours("vm"), foreign("new")]);
+    let known = [record("vm", State::Running)];
+
+    let run = |rule| {
+        let (mut memory, mut strangers) = (Memory::default(), Strangers::new(rule));
+        let mut plan = |listings: &BTreeMap<String, Listing>| {
+            memory.plan(&fleet(), &known, listings, 5, Some(&mut strangers))
+        };
+        // A host that does not answer yet says nothing about what was there.
+        assert_eq!(plan(&unknown()).quarantined, 0);
+        [
+            plan(&first),
+            plan(&later),
+            plan(&heard(vec![ours("vm")])),
+            plan(&later),
+        ]
+    };
+    let counts = |plans: &[Plan; 4]| {
+        let counts = |plan: &Plan| (plan.quarantined, plan.foreign, plan.orphans);
+        plans.each_ref().map(counts)
+    };
+    let kept = run(AtBoot::Quarantine);
+    // What has left is no stranger when it is seen again.
+    assert_eq!(counts(&kept), [(2, 0, 0), (2, 1, 0), (0, 0, 0), (0, 3, 0)]);
+    assert!(kept.iter().all(|plan| plan.actions.is_empty()), "{kept:?}");
+
+    let ended = run(AtBoot::Destroy);
+    assert_eq!(counts(&ended), [(0, 0, 2), (0, 1, 2), (0, 0, 0), (0, 3, 0)]);
+    let gone = ["old", "untagged"].map(|vm| Action::DestroyOrphan {
+        place: HOST.to_owned(),
+        vm: vm.to_owned(),
+    });
+    assert_eq!(ended[1].actions, gone);
+    assert!(ended[0].actions.is_empty() && ended[3].actions.is_empty());
 }

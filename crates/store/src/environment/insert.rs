@@ -23,10 +23,11 @@ use crate::{FailedCreate, Inserted, NewEnvironment, StoreError};
 const CLAIM: MultiRow = MultiRow {
     step: "claim tasks",
     before: "INSERT INTO tasks \
-         (id, environment_id, active, status, last_error, assigned_at, updated_at) \
+         (id, environment_id, owner, active, status, last_error, assigned_at, updated_at) \
          SELECT * FROM (VALUES ",
     after: ") AS r WHERE r.column1 IS NOT NULL \
          ON CONFLICT (id) DO UPDATE SET environment_id = excluded.environment_id, \
+         owner = excluded.owner, \
          active = excluded.active, status = excluded.status, \
          last_error = excluded.last_error, assigned_at = excluded.assigned_at, \
          updated_at = excluded.updated_at, output_exit = NULL, output_stdout = NULL, \
@@ -81,7 +82,14 @@ async fn apply_round(
 ) -> Result<Vec<Applied<Inserted>>, StoreError> {
     let claims = writes.iter().map(|write| {
         let new = &write.new;
-        claim(tx, &new.task_id, &new.id, TaskStatus::Assigned, "")
+        claim(
+            tx,
+            &new.task_id,
+            &new.id,
+            &new.tenant,
+            TaskStatus::Assigned,
+            "",
+        )
     });
     let claims = claims.collect();
     let claimed = claim_tasks(tx, claims).await?;
@@ -133,8 +141,7 @@ impl Insert {
         };
         let new = &self.new;
         if let Some(host) = &host_id {
-            tx.effects
-                .reserve(&new.id, host, new.spec.resources(), units);
+            tx.effects.reserve(&new.id, host, new.charge, units);
         }
         Ok(Step::Record(Environment {
             id: new.id.clone(),
@@ -171,7 +178,7 @@ impl Insert {
         tx: &mut Tx<'_>,
     ) -> Result<Option<(Option<HostId>, GpuUnits)>, StoreError> {
         let spec = &self.new.spec;
-        let need = spec.resources();
+        let need = self.new.charge;
         let Some(first) = self.new.candidates.first() else {
             return Ok(Some((None, GpuUnits::default())));
         };
@@ -248,9 +255,14 @@ impl Insert {
     }
 
     fn audit(&self, host: Option<&HostId>) -> Vec<AuditEntry> {
+        let holders = &self.new.seed_holders;
         let name = |entry: &AuditEntry| match host {
             Some(host) if entry.kind == AuditKind::VmScheduled => {
-                entry.clone().with("host_id", host.as_str())
+                let named = entry.clone().with("host_id", host.as_str());
+                match holders.is_empty() {
+                    true => named,
+                    false => named.with("artifact_local", holders.contains(host)),
+                }
             }
             _ => entry.clone(),
         };
@@ -282,6 +294,7 @@ impl Write for InsertFailed {
             tx,
             &failed.task_id,
             &failed.id,
+            &failed.tenant,
             TaskStatus::Failed,
             &failed.error,
         );
@@ -302,6 +315,7 @@ fn claim(
     tx: &Tx<'_>,
     task: &TaskId,
     id: &EnvironmentId,
+    owner: &str,
     status: TaskStatus,
     error: &str,
 ) -> Vec<Bind> {
@@ -309,6 +323,7 @@ fn claim(
     binds![
         task.as_str(),
         id.as_str(),
+        owner,
         active,
         status.as_str(),
         error,

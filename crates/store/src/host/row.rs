@@ -13,7 +13,7 @@ use crate::{Store, StoreError};
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT h.id, h.url, h.region, h.backend, h.labels, h.state, h.arch, h.gpu_kind, \
+            "SELECT h.id, h.url, h.region, h.backend, h.labels, h.state, h.evict, h.arch, h.gpu_kind, \
              h.gpu_inventory, h.cpus_total, h.cpus_allocated, h.ram_mb_total, \
              h.ram_mb_allocated, h.storage_gb_total, h.storage_gb_allocated, h.vms_total, \
              h.vms_allocated, h.gpus_total, h.gpus_allocated, h.last_seen, h.created_at, \
@@ -99,6 +99,7 @@ pub(super) fn from_row(row: &Row) -> Result<Host, StoreError> {
     let backend = columns.parsed("backend")?;
     let labels = columns.json("labels")?;
     let state = columns.parsed("state")?;
+    let evict = columns.parsed("evict")?;
     let (capacity, allocated) = amounts(&mut columns)?;
     Ok(Host {
         id,
@@ -107,6 +108,7 @@ pub(super) fn from_row(row: &Row) -> Result<Host, StoreError> {
         backend,
         labels,
         state,
+        evict,
         capacity,
         allocated,
         last_seen: columns.time("last_seen")?,

@@ -55,7 +55,7 @@ impl Write for Insert {
             "INSERT INTO snapshots (",
             crate::snapshot::columns!(),
             ", name, used_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
-             $14, $15, $16, $17, $18, $19, $20, $18)"
+             $14, $15, $16, $17, $18, $19, $20, $21, $19)"
         );
         let values = binds![
             of.id.as_str(),
@@ -63,6 +63,7 @@ impl Write for Insert {
             of.task_id.as_str(),
             of.host_id.as_ref().map_or("", HostId::as_str),
             of.tenant.as_str(),
+            of.owner.as_str(),
             of.parent_id.as_str(),
             of.mode.as_str(),
             of.state.as_str(),
@@ -84,6 +85,57 @@ impl Write for Insert {
             keep_in_tx(tx, environment, kept).await?;
         }
         tx.effects.audit(&self.audit);
+        Ok(Applied::Keep(()))
+    }
+}
+
+/// Adds what is known once the bytes are there.
+pub(super) struct Complete {
+    pub(super) snapshot: Snapshot,
+    pub(super) audit: Vec<AuditEntry>,
+}
+
+impl Write for Complete {
+    type Out = bool;
+    const ENTITY: &'static str = "snapshot";
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
+        let of = &self.snapshot;
+        let sql = "UPDATE snapshots SET state = 'ready', kind = $2, digest = $3, \
+             size_bytes = $4, created_at = $5, updated_at = $6 \
+             WHERE id = $1 AND state = 'creating'";
+        let values = binds![
+            of.id.as_str(),
+            of.kind.as_str(),
+            of.digest.as_str(),
+            i64::try_from(of.size_bytes).unwrap_or(i64::MAX),
+            of.created_at,
+            tx.now
+        ];
+        let completed = tx.execute("complete a snapshot", sql, values).await? > 0;
+        if completed {
+            tx.effects.audit(&self.audit);
+        }
+        Ok(Applied::Keep(completed))
+    }
+}
+
+/// While one is being taken its environment is in that operation.
+pub(super) struct FailAbandoned {
+    pub(super) why: String,
+}
+
+impl Write for FailAbandoned {
+    type Out = ();
+    const ENTITY: &'static str = "snapshot";
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
+        let sql = "UPDATE snapshots SET state = 'error', last_error = $1, updated_at = $2 \
+             WHERE state = 'creating' AND NOT EXISTS (SELECT 1 FROM environments AS e \
+             WHERE e.id = snapshots.environment_id AND e.op_kind = 'snapshot')";
+        let values = binds![self.why.as_str(), tx.now];
+        tx.execute("give up abandoned snapshots", sql, values)
+            .await?;
         Ok(Applied::Keep(()))
     }
 }

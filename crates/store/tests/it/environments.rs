@@ -1,7 +1,7 @@
 //! Making, moving and ending environments.
 
 use fuse_model::{
-    AuditKind, Endpoint, OperationKind, State, TaskId, TaskOutput, TaskStatus, Trigger,
+    AuditKind, Endpoint, Evict, OperationKind, State, TaskId, TaskOutput, TaskStatus, Trigger,
 };
 use fuse_store::{
     Change, EnvironmentFilter, FailedCreate, Guarded, Inserted, Page, Removal, StoreError,
@@ -153,7 +153,7 @@ async fn the_first_candidate_that_fits_is_charged(db: Db) {
     // A host that was cordoned since placement chose it takes nothing either.
     let state = fuse_model::HostState::Cordoned;
     store
-        .host_set_state(&host_id("c"), state, Vec::new())
+        .host_set_state(&host_id("c"), (state, Evict::None), Vec::new())
         .await
         .expect("sets");
     assert_eq!(
@@ -192,6 +192,7 @@ async fn a_create_without_a_host_is_remembered_by_its_task(db: Db) {
     let failed = |task: &str| FailedCreate {
         id: id(task),
         task_id: TaskId::new(task),
+        tenant: "ak_1".to_owned(),
         error: "no hosts registered".to_owned(),
         audit: Vec::new(),
     };
@@ -202,8 +203,8 @@ async fn a_create_without_a_host_is_remembered_by_its_task(db: Db) {
     assert_eq!(answer, None);
     let task = task_of(&store, "t").await;
     assert_eq!(
-        (task.status, task.last_error.as_str()),
-        (TaskStatus::Failed, "no hosts registered")
+        (task.status, task.last_error.as_str(), task.owner.as_str()),
+        (TaskStatus::Failed, "no hosts registered", "ak_1")
     );
     let events = all_events(&store).await;
     assert_eq!(

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuse_model::{Backend, Environment, EnvironmentSpec, GpuDevice, Host, HostState, MigInstance};
+use fuse_model::{
+    Backend, Environment, EnvironmentSpec, Evict, GpuDevice, Host, HostState, MigInstance,
+};
 use fuse_store::{Breaker, HostRegistration, Inserted, NewEnvironment, Registered, Store};
 use tokio::task::JoinSet;
 
@@ -61,6 +63,7 @@ fn with_gpus(task: &str, gpus: i32, kind: &str, profile: &str, hosts: &[&str]) -
         gpu_profile: profile.to_owned(),
         ..new.spec
     };
+    new.charge = new.spec.resources();
     new
 }
 
@@ -264,7 +267,7 @@ async fn boots_that_fail_in_a_row_quarantine_the_host(db: Db) {
     fail().await.expect("notes");
     fail().await.expect("notes");
     store
-        .host_set_state(&id, HostState::Active, Vec::new())
+        .host_set_state(&id, (HostState::Active, Evict::None), Vec::new())
         .await
         .expect("sets");
     assert_eq!(host(&store, "h").await.failed_boots, None);

@@ -1,6 +1,6 @@
 //! Registering, listing and removing hosts.
 
-use fuse_model::{Arch, Backend, HostState, Labels};
+use fuse_model::{Arch, Backend, Evict, HostState, Labels};
 use fuse_store::{HostRemoval, Page, Registered};
 
 use crate::support::*;
@@ -47,21 +47,21 @@ async fn registering_anew_keeps_what_is_not_declared(db: Db) {
     let store = db.open().await;
     let first = add_host(&store, "h", 4, 4).await;
     create(&store, "t", 2, &["h"]).await;
-    let state = HostState::Cordoned;
+    let state = HostState::Draining;
     store
-        .host_set_state(&first.id, state, Vec::new())
+        .host_set_state(&first.id, (state, Evict::Drain), Vec::new())
         .await
         .expect("sets")
         .expect("is");
     let again = add_host(&store, "h", 8, 8).await;
     assert_eq!(
-        (again.state, again.created_at),
-        (HostState::Cordoned, first.created_at)
+        (again.state, again.evict, again.created_at),
+        (HostState::Draining, Evict::Drain, first.created_at)
     );
     assert_eq!((again.allocated.cpus, again.capacity.cpus), (2, 8));
     assert!(again.last_seen >= first.last_seen);
     let unknown = store
-        .host_set_state(&host_id("x"), state, Vec::new())
+        .host_set_state(&host_id("x"), (state, Evict::None), Vec::new())
         .await
         .expect("answers");
     assert_eq!(unknown, None);

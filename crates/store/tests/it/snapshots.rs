@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use fuse_model::{
-    AuditEntry, AuditKind, EnvironmentId, Snapshot, SnapshotExport, SnapshotId, SnapshotKind,
-    SnapshotState as S,
+    AuditEntry, AuditKind, EnvironmentId, OperationKind, Snapshot, SnapshotExport, SnapshotId,
+    SnapshotKind, SnapshotState as S, Trigger,
 };
-use fuse_store::{AuditFilter, Page, SnapshotChange, SnapshotFilter, Store, later};
+use fuse_store::{
+    AuditFilter, Change, Guarded, OperationChange, Page, SnapshotChange, SnapshotFilter, Store,
+    later,
+};
 use jiff::Timestamp;
 
 use crate::support::*;
@@ -19,6 +22,7 @@ contract! {
     only_a_leaf_may_go,
     retention_spares_parents_the_newest_and_layers,
     lineage_goes_with_its_environment,
+    one_in_the_making_is_completed_or_given_up,
 }
 
 fn at(second: i64) -> Timestamp {
@@ -32,6 +36,7 @@ fn snapshot(id: &str, vm: &str, second: i64) -> Snapshot {
         task_id: "t".to_owned(),
         host_id: None,
         tenant: "t".to_owned(),
+        owner: String::new(),
         parent_id: String::new(),
         mode: "manual".to_owned(),
         state: S::Ready,
@@ -100,6 +105,73 @@ async fn a_record_reads_as_it_was_written(db: Db) {
     // The id is the host's; two hosts that choose the same one do not share a record.
     let again = store.snapshot_insert(snapshot("s", "vm", 1), Vec::new(), None);
     assert!(again.await.is_err());
+}
+
+async fn one_in_the_making_is_completed_or_given_up(db: Db) {
+    let store = db.open().await;
+    let running = create(&store, "t", 1, &[]).await;
+    let begin = Change {
+        operation: OperationChange::Begin(OperationKind::Snapshot, Duration::from_secs(60)),
+        ..Change::default()
+    };
+    let Guarded::Updated(busy) = store
+        .environment_transition(&running, Trigger::Started, begin)
+        .await
+        .expect("changes")
+    else {
+        panic!("is there");
+    };
+    let creating = |id: &str, vm: &str| Snapshot {
+        state: S::Creating,
+        owner: "ak_1".to_owned(),
+        ..snapshot(id, vm, 0)
+    };
+    let vm = busy.id.as_str();
+    insert(&store, creating("whole", vm)).await;
+    insert(&store, creating("left", vm)).await;
+    insert(&store, creating("gone", "nobody")).await;
+    insert(&store, snapshot("ready", "nobody", 0)).await;
+    let owned = SnapshotFilter {
+        owner: Some("ak_1".to_owned()),
+        ..SnapshotFilter::default()
+    };
+    assert_eq!(ids(&store, &owned).await, ["whole", "left", "gone"]);
+    let making = store.snapshot_list_creating(&busy.id).await.expect("lists");
+    assert_eq!(making.len(), 2);
+
+    let mut taken = creating("whole", vm);
+    (taken.kind, taken.size_bytes, taken.digest) = (SnapshotKind::Live, 7, "d".to_owned());
+    let complete = |of: Snapshot| store.snapshot_complete(of, Vec::new());
+    assert!(complete(taken.clone()).await.expect("completes"));
+    assert!(!complete(taken).await.expect("answers"), "it is ready");
+    let id = SnapshotId::new("whole");
+    let whole = store.snapshot_get(&id).await.expect("reads").expect("is");
+    assert_eq!(
+        (
+            whole.state,
+            whole.kind,
+            whole.size_bytes,
+            whole.digest.as_str()
+        ),
+        (S::Ready, SnapshotKind::Live, 7, "d")
+    );
+
+    let in_state = |state| SnapshotFilter {
+        state: Some(state),
+        ..SnapshotFilter::default()
+    };
+    let give_up = || store.snapshot_fail_abandoned("crash".to_owned());
+    give_up().await.expect("writes");
+    // Somebody is still at work on the one.
+    assert_eq!(ids(&store, &in_state(S::Creating)).await, ["left"]);
+    assert_eq!(ids(&store, &in_state(S::Error)).await, ["gone"]);
+    let end = Change {
+        operation: OperationChange::End,
+        ..Change::default()
+    };
+    store.environment_update(&busy, end).await.expect("changes");
+    give_up().await.expect("writes");
+    assert_eq!(ids(&store, &in_state(S::Error)).await, ["left", "gone"]);
 }
 
 async fn pages_go_from_new_to_old(db: Db) {

@@ -115,6 +115,11 @@ impl FakeAgent {
         self.state.lock().keeps_credentials = true;
     }
 
+    /// Makes it an agent that knows nothing of ids for snapshots that others choose.
+    pub fn chooses_snapshot_ids(&self) {
+        self.state.lock().chooses_snapshot_ids = true;
+    }
+
     /// Says that the host has this instead of the usual.
     pub fn has(&self, capacity: Capacity) {
         self.state.lock().capacity = Some(capacity);

@@ -45,12 +45,21 @@ async fn take(
     Json(request): Json<SnapshotRequest>,
 ) -> Answer {
     state.enter(Step::Snapshot, &id).await?;
-    let files = with_vm(&state, &id, |vm| vm.files.clone())?;
+    let record = store(&state, id.clone(), request)?;
+    state.enter(Step::SnapshotTaken, &id).await?;
+    Ok(Json(record).into_response())
+}
+
+fn store(state: &State, id: String, request: SnapshotRequest) -> Result<Snapshot, Failure> {
+    let files = with_vm(state, &id, |vm| vm.files.clone())?;
     let mut inner = state.lock();
     inner.snapshots_taken += 1;
     let number = inner.snapshots_taken;
     let record = Snapshot {
-        snapshot_id: format!("snap-{}-{number:06x}", 1_700_000_000 + number),
+        snapshot_id: match request.snapshot_id.filter(|_| !inner.chooses_snapshot_ids) {
+            Some(id) => id,
+            None => format!("snap-{}-{number:06x}", 1_700_000_000 + number),
+        },
         digest: format!("{number:064x}"),
         kind: match request.live {
             Some(true) => SnapshotKind::Live,
@@ -68,7 +77,7 @@ async fn take(
         files,
     };
     inner.snapshots.insert(record.snapshot_id.clone(), stored);
-    Ok(Json(record).into_response())
+    Ok(record)
 }
 
 async fn list(Shared(state): Agent, Path(id): Path<String>) -> Answer {

@@ -24,6 +24,7 @@ pub enum Step {
     Exec,
     StartAgent,
     Snapshot,
+    SnapshotTaken,
     Snapshots,
     Restore,
     Fork,
@@ -45,6 +46,7 @@ impl Step {
             Self::Exec => "exec",
             Self::StartAgent => "start-agent",
             Self::Snapshot => "snapshot",
+            Self::SnapshotTaken => "snapshot-taken",
             Self::Snapshots => "snapshots",
             Self::Restore => "restore",
             Self::Fork => "fork",
@@ -93,6 +95,8 @@ pub(super) struct Inner {
     pub(super) has_surfaces: bool,
     /// Starting a guest agent again does not take new credentials into force.
     pub(super) keeps_credentials: bool,
+    /// Snapshots get ids of the agent's choice, whatever it is asked for.
+    pub(super) chooses_snapshot_ids: bool,
     pub(super) capacity: Option<Capacity>,
     gates: HashMap<Step, (watch::Sender<usize>, watch::Receiver<bool>)>,
 }

@@ -3,7 +3,7 @@
 
 mod register;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use fuse_client::ApiError;
 use fuse_wire_api::{Allocated, Capacity, Host, HostList};
 use jiff::Timestamp;
@@ -145,9 +145,11 @@ pub(crate) enum HostCommand {
     /// Put a host back into placement (master token).
     #[command(after_help = "Example:\n  fuse host uncordon prod-east-1")]
     Uncordon(IdArgs),
-    /// Take a host out of placement for good; nothing is moved or ended (master token).
-    #[command(after_help = "Example:\n  fuse host drain prod-east-1")]
-    Drain(IdArgs),
+    /// Take a host out of placement for good; nothing is destroyed (master token).
+    #[command(
+        after_help = "Examples:\n  fuse host drain prod-east-1\n  fuse host drain prod-east-1 --evict drain"
+    )]
+    Drain(DrainArgs),
     /// Ask the host agent again what the host has; declared values stay (master token).
     #[command(after_help = "Example:\n  fuse host probe prod-east-1")]
     Probe(IdArgs),
@@ -167,6 +169,41 @@ pub(crate) enum HostCommand {
 pub(crate) struct IdArgs {
     /// Id of the host.
     pub(crate) id: String,
+}
+
+/// `host drain`.
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// Id of the host.
+    pub(crate) id: String,
+    /// What is done with what runs there.
+    #[arg(long, value_enum, default_value_t = Evict::None)]
+    pub(crate) evict: Evict,
+}
+
+/// What is done with the environments of a host that is being drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Evict {
+    /// Nothing: they end when they end.
+    None,
+    /// They are moved to other hosts, one at a time.
+    Migrate,
+    /// Their workloads are asked to stop.
+    Drain,
+}
+
+impl Evict {
+    /// The name in the API, and what is going to happen.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::None => ("none", "what runs there stays until it ends"),
+            Self::Migrate => (
+                "migrate",
+                "what runs there is moved to other hosts, one at a time",
+            ),
+            Self::Drain => ("drain", "what runs there is asked to stop"),
+        }
+    }
 }
 
 /// `host get`.
@@ -231,16 +268,13 @@ async fn run_command(app: &App, command: HostCommand) -> Result<(), CliError> {
             show(app, &host)
         }
         HostCommand::Drain(args) => {
-            app.client()?.drain_host(&args.id).await?;
-            done(
-                app,
-                &args.id,
-                "drain",
-                &format!(
-                    "draining host {}: nothing new is placed there, what runs there stays until it ends",
-                    args.id
-                ),
-            )
+            let (evict, meaning) = args.evict.words();
+            app.client()?.drain_host(&args.id, evict).await?;
+            let line = format!(
+                "draining host {}: nothing new is placed there, {meaning}",
+                args.id
+            );
+            done(app, &args.id, "drain", &line)
         }
         HostCommand::Cordon(args) => {
             app.client()?.cordon_host(&args.id).await?;

@@ -56,6 +56,24 @@ fn told(bench: &Bench) -> Vec<String> {
 }
 
 #[test]
+fn a_snapshot_gets_the_id_that_is_asked_for() {
+    in_netns(|| async {
+        let bench = Bench::new();
+        let registry = Registry::start(bench.parts()).await.unwrap();
+        registry.create(named("vm")).await.unwrap();
+        let wanted = || SnapshotRequest {
+            snapshot_id: Some("mine".to_owned()),
+            ..SnapshotRequest::default()
+        };
+        let taken = registry.snapshot("vm", wanted()).await.unwrap();
+        assert_eq!(taken.snapshot_id, "mine");
+        let again = registry.snapshot("vm", wanted()).await.unwrap_err();
+        assert!(matches!(again, SnapshotError::Exists { .. }), "{again}");
+        assert_eq!(registry.snapshots("vm").unwrap(), [taken]);
+    });
+}
+
+#[test]
 fn a_disk_snapshot_is_taken_restored_and_forked() {
     in_netns(|| async {
         let bench = Bench::new();

@@ -162,7 +162,7 @@ fn every_host_is_explained() {
     fleet[2].state = HostState::Cordoned;
     fleet[3].allocated.vm_count = 4;
     let verdicts = |spec: &EnvironmentSpec, policy| -> Vec<String> {
-        explain(spec, &fleet, policy)
+        explain(spec, &fleet, policy, &[])
             .into_iter()
             .map(|explained| {
                 let verdict = match explained.verdict {
@@ -205,7 +205,7 @@ proptest! {
         for (spec, staleness) in requests {
             let at = history.len().saturating_sub(1 + staleness);
             let seen = &history[at];
-            let Ok(placement) = place(&spec, seen, policy) else { continue };
+            let Ok(placement) = place(&spec, seen, policy, &[]) else { continue };
             for candidate in &placement.candidates {
                 let host = now.iter_mut().find(|host| host.id == candidate.host.id).expect("is there");
                 let before = host.clone();
@@ -232,14 +232,14 @@ proptest! {
         fleet in any_fleet(),
         policy in any_policy(),
     ) {
-        let explained = explain(&spec, &fleet, policy);
+        let explained = explain(&spec, &fleet, policy, &[]);
         prop_assert_eq!(explained.len(), fleet.len());
         let ranked: Vec<String> = explained
             .iter()
             .filter(|one| matches!(one.verdict, Verdict::Eligible { .. }))
             .map(|one| one.host.id.to_string())
             .collect();
-        match place(&spec, &fleet, policy) {
+        match place(&spec, &fleet, policy, &[]) {
             Ok(placement) => {
                 prop_assert_eq!(placement.eligible, ranked.len());
                 prop_assert_eq!(ids(&placement), &ranked[..placement.candidates.len()]);

@@ -58,7 +58,7 @@ fn last_event_id(headers: &HeaderMap, query: &Query) -> Option<EventId> {
 }
 
 fn answer(events: impl Stream<Item = EnvironmentEvent> + Send + 'static) -> Response {
-    let mut response = Response::new(Body::from_stream(frames(events)));
+    let mut response = Response::new(Body::from_stream(frames(events, KEEPALIVE)));
     for (name, value) in [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -75,9 +75,10 @@ fn answer(events: impl Stream<Item = EnvironmentEvent> + Send + 'static) -> Resp
 
 fn frames(
     events: impl Stream<Item = EnvironmentEvent> + Send + 'static,
+    keepalive: Duration,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    stream::unfold(Box::pin(events), |mut events| async move {
-        let frame = match tokio::time::timeout(KEEPALIVE, events.next()).await {
+    stream::unfold(Box::pin(events), move |mut events| async move {
+        let frame = match tokio::time::timeout(keepalive, events.next()).await {
             Ok(Some(event)) => {
                 let event = views::event(event);
                 // Records of plain fields always serialise.
@@ -89,4 +90,52 @@ fn frames(
         };
         Some((Ok(Bytes::from(frame)), events))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use fuse_model::{State as Life, now};
+
+    use super::*;
+
+    fn event() -> EnvironmentEvent {
+        EnvironmentEvent {
+            id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
+            environment_id: EnvironmentId::new("fuse-a"),
+            state: Life::Running,
+            url: String::new(),
+            error: String::new(),
+            step: None,
+            at: now(),
+        }
+    }
+
+    #[tokio::test]
+    async fn silence_is_filled_with_comments_until_the_end() {
+        assert_eq!(KEEPALIVE, Duration::from_secs(15));
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        let events = stream::unfold(receiver, |mut receiver| async move {
+            Some((receiver.recv().await?, receiver))
+        });
+        // However short the interval, an event that is there goes first.
+        let mut frames = Box::pin(frames(events, Duration::from_millis(1)));
+        let mut next = async || match frames.next().await {
+            Some(Ok(frame)) => String::from_utf8(frame.to_vec()).unwrap(),
+            Some(Err(e)) => match e {},
+            None => "end".to_owned(),
+        };
+        let comment = ": keepalive\n\n";
+        assert_eq!(next().await, comment);
+        assert_eq!(next().await, comment);
+        sender.send(event()).await.unwrap();
+        let record = next().await;
+        assert!(
+            record.starts_with("id: 0123456789abcdef0123456789abcdef\ndata: {")
+                && record.ends_with("}\n\n"),
+            "{record}"
+        );
+        assert_eq!(next().await, comment);
+        drop(sender);
+        assert_eq!(next().await, "end");
+    }
 }

@@ -21,35 +21,7 @@ xz|xz-utils|xz
 setsid|util-linux|util-linux
 pgrep|procps|procps-ng
 '
-PATH=$PATH:/usr/sbin:/sbin
-manager=none
-if command -v apt-get >/dev/null 2>&1; then manager=apt
-elif command -v dnf >/dev/null 2>&1; then manager=dnf
-fi
-
-packages=()
-while IFS='|' read -r program apt dnf; do
-  [ -n "$program" ] || continue
-  command -v "$program" >/dev/null 2>&1 && continue
-  if [ $manager = dnf ]; then packages+=("$dnf"); else packages+=("$apt"); fi
-done <<<"$needs"
-
-if [ ${#packages[@]} -gt 0 ]; then
-  log "installing ${packages[*]}"
-  case $manager in
-    apt)
-      apt-get update -qq
-      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates "${packages[@]}" >/dev/null ;;
-    dnf) dnf install -y -q ca-certificates "${packages[@]}" ;;
-    *) die "neither apt nor dnf here; install these by hand and run again: ca-certificates ${packages[*]}" ;;
-  esac
-fi
-
-missing=()
-while IFS='|' read -r program _; do
-  [ -z "$program" ] || command -v "$program" >/dev/null 2>&1 || missing+=("$program")
-done <<<"$needs"
-[ ${#missing[@]} -eq 0 ] || die "still missing after the installation: ${missing[*]}"
+install_missing "$needs"
 
 if [ ! -e /dev/kvm ]; then
   log "warning: no /dev/kvm: guests cannot run here in Firecracker; enable virtualisation in the firmware or, in a VM, nesting"

@@ -14,5 +14,5 @@ remap="--remap-path-prefix=$PWD=/fuse --remap-path-prefix=${CARGO_HOME:-$HOME/.c
 RUSTFLAGS=$remap cargo build --release --locked
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp target/release/{orchestrator,fuse,fc-agent,fc-emulator} "$(FUSED_RUSTFLAGS=$remap ops/dev/fused.sh)" "$work/"
+cp target/release/{orchestrator,fuse,fc-agent,qemu-agent,fc-emulator} "$(FUSED_RUSTFLAGS=$remap ops/dev/fused.sh)" "$work/"
 ops/dev/pack.sh "$work" dist

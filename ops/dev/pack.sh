@@ -77,7 +77,7 @@ TEXT
 
 bundle "fuse_Linux_$cpu.tar.gz" orchestrator
 bundle "fuse-cli_Linux_$cpu.tar.gz" fuse
-bundle "fuse-agent_Linux_$cpu.tar.gz" fc-agent fc-emulator
+bundle "fuse-agent_Linux_$cpu.tar.gz" fc-agent qemu-agent fc-emulator
 install -m 0755 "$programs/fused" "$out/fused_Linux_$cpu"
 for script in install-fuse.sh install-orchestrator.sh; do alone "ops/$script" "$out/$script"; done
 
@@ -94,9 +94,9 @@ package fuse-orchestrator 'control plane of Fuse, microVMs behind an API' 'libc6
 
 root=$work/fuse-host
 install -d -m 0755 "$root/usr/bin" "$root/usr/lib/fuse"
-install -m 0755 "$programs/fc-agent" "$programs/fc-emulator" "$root/usr/bin"
+install -m 0755 "$programs/fc-agent" "$programs/qemu-agent" "$programs/fc-emulator" "$root/usr/bin"
 install -m 0755 "$programs/fused" "$root/usr/lib/fuse"
-for dir in host-agent/firecracker ops/lib ops/systemd; do
+for dir in host-agent/firecracker host-agent/qemu ops/lib ops/systemd; do
   install -d -m 0755 "$root/usr/share/fuse/$dir"
   for file in "$dir"/*; do
     if [ -x "$file" ]; then mode=0755; else mode=0644; fi

@@ -11,7 +11,7 @@ import unittest
 from support import ARCH, HOST, INSTALLERS, TREE, Stage, need_root, need_tools, program
 
 PACK = TREE / "ops" / "dev" / "pack.sh"
-NAMES = ("orchestrator", "fuse", "fc-agent", "fc-emulator", "fused")
+NAMES = ("orchestrator", "fuse", "fc-agent", "qemu-agent", "fc-emulator", "fused")
 
 
 class Packing(Stage):

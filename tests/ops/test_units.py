@@ -15,6 +15,7 @@ from support import BINARIES, FIRECRACKER, HOST, IMAGE, TREE, need_image, need_p
 
 UNITS = TREE / "ops" / "systemd"
 HOST_UNITS = ("fc-agent.service", "fc-update.service", "fc-update.timer", "orchestrator.service")
+GPU_UNITS = ("qemu-agent.service", "qemu-gpus.service")
 ANALYZE = shutil.which("systemd-analyze")
 
 
@@ -35,7 +36,8 @@ class Analysed(unittest.TestCase):
     def verify(self, names, source=UNITS):
         with tempfile.TemporaryDirectory() as root:
             # Programs and files that the units name must exist in the root that is looked at.
-            for path in ("usr/local/bin/orchestrator", "usr/local/bin/fc-agent", "usr/share/fuse/host-agent/firecracker/fc-update.sh"):
+            for path in ("usr/local/bin/orchestrator", "usr/local/bin/fc-agent", "usr/local/bin/qemu-agent",
+                         "usr/share/fuse/host-agent/firecracker/fc-update.sh", "usr/share/fuse/host-agent/qemu/qemu-gpus.sh"):
                 file = pathlib.Path(root, path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.touch(mode=0o755)
@@ -60,6 +62,9 @@ class Analysed(unittest.TestCase):
 
     def test_a_host_that_runs_guests(self):
         self.verify(HOST_UNITS)
+
+    def test_a_host_with_gpus(self):
+        self.verify(GPU_UNITS)
 
     def test_a_host_of_its_own(self):
         self.verify(("fuse-orchestrator.service",))

@@ -1,0 +1,111 @@
+# shellcheck shell=bash disable=SC2154
+# What the scripts of a host's agent share, whichever agent it is. Needs release.sh, config.sh and host.sh. The script that
+# reads this has said: `prefix` of the agent's variables, its `home` (`state` is where that is staged), `settings_of_sudo`
+# (variables that come along to root), `tree` (the checkout).
+
+# default_bin <program>: a program that a package put into /usr/bin is left to the package manager.
+default_bin() { if [ -x "$DESTDIR/usr/bin/$1" ]; then printf '/usr/bin/%s' "$1"; else printf '/usr/local/bin/%s' "$1"; fi; }
+
+# check_paths <path>...: they become part of units and commands.
+check_paths() {
+  local path
+  for path in "$@"; do
+    [[ $path =~ ^/[A-Za-z0-9._/-]+$ ]] || die "'$path' must be an absolute path of letters, digits and . _ / -"
+  done
+}
+
+# as_root "$@": the same script again, as root; settings come along.
+as_root() {
+  if [ "$(id -u)" -eq 0 ] || [ -n "$DESTDIR" ]; then return 0; fi
+  command -v sudo >/dev/null 2>&1 || die "needs root and there is no sudo; run it as root"
+  exec sudo --preserve-env=FC_DIR,FC_AGENT_PORT,FC_AGENT_BIN,FC_AGENT_BIN_SRC,FC_BIN,FC_BIN_SRC,FC_VERSION,FC_SHA256,FC_FORCE,FC_SKIP_REBAKE,FUSED_BIN_SRC,ORCH_BIN,ORCH_BIN_SRC,DATABASE_URL,PUBLIC_HOST,FUSE_REPO,FUSE_RELEASE_URL,FUSE_LATEST_URL,FUSE_ORCH_SERVICE,FUSE_ORCH_BIN,GH_TOKEN,VERSION \
+    -- "$0" "$@"
+}
+
+# ensure_token: the secret that opens this host's agent; made once.
+ensure_token() {
+  if [ -z "$(agent_token)" ]; then
+    { [ ! -f "$state/.env" ] || cat "$state/.env"; printf '%s_AGENT_TOKEN=%s\n' "$prefix" "$(random_hex)"; } |
+      new_file "$state/.env"
+    log "made a token for this host's agent in $home/.env"
+  fi
+  chmod 0600 "$state/.env"
+}
+
+agent_token() { setting "$state/.env" "${prefix}_AGENT_TOKEN"; }
+
+# load_settings: this host's settings into the environment, as systemd reads them: no shell in between.
+load_settings() {
+  local settings
+  [ -f "$state/.env" ] || return 0
+  mapfile -t settings < <(grep -E '^[A-Z][A-Z0-9_]*=' "$state/.env")
+  export "${settings[@]}"
+}
+
+# with_token <token> <argument of curl>...: no token shows in an argument list.
+with_token() {
+  printf 'header = "Authorization: Bearer %s"\n' "$1" | curl --silent --show-error --config - "${@:2}"
+}
+
+# field <name>: a text of the flat JSON object on stdin.
+field() { sed -n "s/.*\"$1\" *: *\"\\([^\"]*\\)\".*/\\1/p" | head -n 1; }
+
+# remove_units <unit>...
+remove_units() {
+  local unit
+  for unit in "$@"; do
+    [ -f "$units/$unit" ] || { log "$unit is not installed"; continue; }
+    systemctl disable --now "$unit"
+    rm -f "$units/$unit"
+  done
+  systemctl daemon-reload
+}
+
+# find_program <name> <given> <path> <asset> <member>: puts the first of these at the path: the given file, one of this
+# name in the current directory, what is there already, the verified asset of the release (a member of it, or
+# itself). `changed` says whether the program is a new one.
+find_program() {
+  chosen_program "$1" "$2"
+  if [ -z "$source" ]; then
+    if [ -x "$DESTDIR$3" ]; then log "keeping $3"; return 0; fi
+    released_program "$4" "$5"
+  fi
+  put_program "$3"
+}
+
+find_fused() {
+  local packaged=$DESTDIR/usr/lib/fuse/fused
+  [ ! -x "$packaged" ] || FUSED_BIN_SRC=${FUSED_BIN_SRC:-$packaged}
+  find_program fused "${FUSED_BIN_SRC:-}" "$home/fused" "fused_Linux_$(release_arch)" ''
+}
+
+# install_missing <needs>: installs the packages of the programs that are missing, lines of program|package with
+# apt|package with dnf, and ends if one is missing still.
+install_missing() {
+  local needs=$1 manager=none program apt dnf packages=() missing=()
+  PATH=$PATH:/usr/sbin:/sbin
+  if command -v apt-get >/dev/null 2>&1; then manager=apt
+  elif command -v dnf >/dev/null 2>&1; then manager=dnf
+  fi
+  while IFS='|' read -r program apt dnf; do
+    [ -n "$program" ] || continue
+    command -v "$program" >/dev/null 2>&1 && continue
+    if [ $manager = dnf ]; then packages+=("$dnf"); else packages+=("$apt"); fi
+  done <<<"$needs"
+
+  if [ ${#packages[@]} -gt 0 ]; then
+    log "installing ${packages[*]}"
+    case $manager in
+      apt)
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates "${packages[@]}" >/dev/null ;;
+      dnf) dnf install -y -q ca-certificates "${packages[@]}" ;;
+      *) die "neither apt nor dnf here; install these by hand and run again: ca-certificates ${packages[*]}" ;;
+    esac
+  fi
+
+  while IFS='|' read -r program _; do
+    [ -z "$program" ] || command -v "$program" >/dev/null 2>&1 || missing+=("$program")
+  done <<<"$needs"
+  [ ${#missing[@]} -eq 0 ] || die "still missing after the installation: ${missing[*]}"
+}

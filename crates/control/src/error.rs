@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+pub use fuse_daemon::log::chain;
 use fuse_model::{
     EnvironmentId, EnvironmentSpec, ErrorKind, HostId, OperationKind, SnapshotId, State, TaskId,
 };
@@ -343,39 +344,9 @@ fn provider_text(operation: &str, source: &ProviderError) -> String {
     }
 }
 
-/// An error and its causes as one line. A cause that is a part of the text already is
-/// not repeated.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        let part = source.to_string();
-        if !text.contains(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        cause = source.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("outer")]
-    struct Outer(#[source] Inner);
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("inner")]
-    struct Inner;
-
-    #[test]
-    fn a_chain_is_one_line() {
-        assert_eq!(chain(&Outer(Inner)), "outer: inner");
-    }
 
     #[test]
     fn texts_of_the_contract() {

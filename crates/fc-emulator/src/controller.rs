@@ -200,7 +200,7 @@ impl Controller {
             Err(error) => {
                 // As with the real thing, nothing else can be done with this process.
                 let error = ActionError::from(error);
-                let what = crate::fault::chain(&error);
+                let what = fuse_daemon::log::chain(&error);
                 self.phase = Phase::Spoilt { what };
                 Err(error)
             }

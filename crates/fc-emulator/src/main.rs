@@ -16,7 +16,6 @@ mod api;
 mod cli;
 mod config;
 mod controller;
-mod fault;
 mod host;
 mod logger;
 mod qemu;

@@ -26,15 +26,15 @@ pub mod preflight;
 pub mod probe;
 pub mod program;
 pub mod registry;
-pub mod report;
 pub mod serve;
 pub mod snapshot;
 mod sys;
-mod systemd;
 #[cfg(test)]
 mod testing;
 pub mod tools;
 pub mod vmm;
+
+pub use fuse_daemon::log as report;
 
 /// The release this build was stamped with.
 pub const VERSION: &str = match option_env!("FUSE_VERSION") {

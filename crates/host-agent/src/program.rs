@@ -1,7 +1,7 @@
 //! The command line that all agents share. A program names its [`Backend`] and makes its driver.
 
 use std::error::Error;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
 
 use crate::config::{Backend, Config, ConfigError};
 use crate::preflight::{self, PreflightError};
@@ -123,13 +122,7 @@ pub fn main(program: &dyn Program) -> ExitCode {
     let backend = program.backend();
     let args = Args::from_arg_matches(&command(program).get_matches());
     let args = args.unwrap_or_else(|error| error.exit());
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        // A log file is for reading.
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    fuse_daemon::log::init();
     match run(program, args) {
         Ok(code) => code,
         Err(error) => {

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fuse_daemon::{signals::EndSignals, systemd};
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,10 +18,9 @@ use crate::http::{App, server};
 use crate::net::firewall::{self, Verdict};
 use crate::preflight::{self, PreflightError};
 use crate::registry::{self, HostError, HostParts, Registry, StopError};
-use crate::report::chain;
-use crate::systemd;
 use crate::vmm::Vmm;
 use crate::vmm::process::rotate_log;
+use fuse_daemon::log::chain;
 
 /// How often the packet rules are compared with what they should be.
 const VERIFY_EVERY: Duration = Duration::from_secs(60);
@@ -110,16 +109,12 @@ pub async fn stop_vms(config: &Config, vmm: Arc<dyn Vmm>) -> Result<usize, Serve
 }
 
 fn shutdown_on_signal() -> Result<CancellationToken, ServeError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let mut signals = EndSignals::catch().map_err(ServeError::Signals)?;
     let token = CancellationToken::new();
     let cancel = token.clone();
     // Lives as long as the process; there is nothing to wait for.
     TaskTracker::new().spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        signals.received().await;
         tracing::info!("shutting down");
         systemd::stopping();
         cancel.cancel();

@@ -5,12 +5,10 @@
 
 pub mod config;
 pub mod http;
-pub mod logging;
 pub mod openapi;
 mod routes;
 pub mod run;
 pub mod server;
-mod systemd;
 mod views;
 
 pub use http::{Allowlist, App, Auth, HttpMetrics, router};

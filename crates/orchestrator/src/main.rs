@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     match start(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("orchestrator: {}", fuse_control::chain(e.as_ref()));
+            eprintln!("orchestrator: {}", fuse_daemon::log::chain(e.as_ref()));
             ExitCode::FAILURE
         }
     }

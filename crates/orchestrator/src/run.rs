@@ -4,18 +4,16 @@ use std::{io::Write as _, time::Duration};
 
 use anyhow::Context as _;
 use fuse_control::Control;
+use fuse_daemon::{log, signals::EndSignals, systemd};
 use fuse_store::{Store, Vault};
 use fuse_wire_api::CreateApiKey;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     VERSION,
     config::Config,
     http::{App, HttpMetrics, router},
-    logging,
     server::{self, Listening},
-    systemd,
 };
 
 /// Bound of closing the store, on top of the shutdown timeout.
@@ -26,7 +24,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// # Errors
 /// The database, the listener or the TLS files are not usable; the text says why.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    logging::init();
+    log::init();
     // An error means that a provider is installed already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let tls = config.tls.as_ref().map(server::load_tls).transpose()?;
@@ -36,7 +34,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         .check_recovery()
         .await
         .context("recovery failed: what DATABASE_URL names cannot be read in full")?;
-    let mut signals = Signals::catch()?;
+    let mut signals = EndSignals::catch().context("cannot catch signals")?;
     let listening = Listening::bind(&config.listen, tls, config.timeouts).await?;
     announce(&config, &store, &listening);
 
@@ -157,30 +155,6 @@ async fn close(store: &Store) {
     match tokio::time::timeout(CLOSE_LIMIT, store.close()).await {
         Ok(()) => tracing::info!("stopped"),
         Err(_) => tracing::warn!("the store did not close in time"),
-    }
-}
-
-/// The signals that ask for an end. Caught from before the process says that it is up,
-/// so that none of them ends it without its leases being given back.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn catch() -> anyhow::Result<Self> {
-        let catch = |kind| signal(kind).context("cannot catch signals");
-        Ok(Self {
-            interrupt: catch(SignalKind::interrupt())?,
-            terminate: catch(SignalKind::terminate())?,
-        })
-    }
-
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }
 

@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use super::parse::parse;
 use crate::action::{Action, Answer};
 use crate::controller::ActionError;
-use crate::fault::chain;
+use fuse_daemon::log::chain;
 
 /// How long answers under way may take once the VM has ended.
 const DRAIN: Duration = Duration::from_secs(1);

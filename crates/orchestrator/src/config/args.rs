@@ -140,5 +140,6 @@ Environment only:
                         TOKEN_ENCRYPTION_KEY and DATABASE_URL
   AGENT_DOWNLOAD_URL    handed to host agents that fetch a guest agent; fc-agent brings its own and refuses it
   RUST_LOG              log filter, default info
+  FUSE_LOG_FORMAT       text (default) or json: an object a line
 
 A flag wins over its variable; an empty variable counts as unset. Durations: 30s, 5m, 2h.";

@@ -378,8 +378,8 @@ fn default_backend(
     let Some(url) = source.text(args.firecracker_url.clone(), "FIRECRACKER_BASE_URL") else {
         return Ok(None);
     };
-    let url =
-        AgentUrl::parse(&url).map_err(|e| bad("FIRECRACKER_BASE_URL", fuse_control::chain(&e)))?;
+    let url = AgentUrl::parse(&url)
+        .map_err(|e| bad("FIRECRACKER_BASE_URL", fuse_daemon::log::chain(&e)))?;
     let token = source.text(args.firecracker_token.clone(), "FIRECRACKER_TOKEN");
     Ok(Some((url, Redacted::new(token.unwrap_or_default()))))
 }

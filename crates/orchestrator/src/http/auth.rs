@@ -85,7 +85,7 @@ impl Auth {
             && let Credential::Bearer(token) = credential
             && let Ok(raw) = std::str::from_utf8(token)
             && let Some(key) = control.api_key_authenticate(raw).await.map_err(|e| {
-                tracing::error!(error = %fuse_control::chain(&e), "cannot look up an API key");
+                tracing::error!(error = %fuse_daemon::log::chain(&e), "cannot look up an API key");
                 ApiError::keys_unavailable()
             })?
         {

@@ -75,7 +75,7 @@ pub(super) async fn serve<S>(
         }
     };
     if let Err(e) = outcome {
-        tracing::debug!(%peer, error = %fuse_control::chain(&e), "connection ended");
+        tracing::debug!(%peer, error = %fuse_daemon::log::chain(&e), "connection ended");
     }
 }
 

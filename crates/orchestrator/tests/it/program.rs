@@ -58,13 +58,8 @@ impl Program {
                 "it ended before it listened"
             );
             program.log.push_str(&line);
-            if let Some((_, rest)) = line.split_once("address=") {
-                let scheme = if line.contains("scheme=\"https\"") {
-                    "https"
-                } else {
-                    "http"
-                };
-                break format!("{scheme}://{}", rest.split(' ').next().unwrap());
+            if let Some(base) = listening(&line) {
+                break base;
             }
         };
         program.lines = Some(lines);
@@ -110,6 +105,21 @@ impl Program {
                 .success()
         );
     }
+}
+
+/// The URL in the line that says where it listens, in either format of log lines.
+fn listening(line: &str) -> Option<String> {
+    if let Ok(line) = serde_json::from_str::<Value>(line) {
+        let (scheme, address) = (line["scheme"].as_str()?, line["address"].as_str()?);
+        return Some(format!("{scheme}://{address}"));
+    }
+    let (_, rest) = line.split_once("address=")?;
+    let scheme = if line.contains("scheme=\"https\"") {
+        "https"
+    } else {
+        "http"
+    };
+    Some(format!("{scheme}://{}", rest.split(' ').next()?))
 }
 
 impl Program {

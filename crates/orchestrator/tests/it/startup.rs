@@ -1,5 +1,7 @@
 //! What the program says when it starts, and never says.
 
+use serde_json::Value;
+
 use crate::program::{KEY, Program, command};
 
 /// Starts and ends it; everything it said.
@@ -53,6 +55,25 @@ fn the_listening_line_says_how_it_runs() {
     ] {
         assert!(line.contains(part), "{part}: {line}");
     }
+}
+
+#[test]
+fn log_lines_are_objects_when_asked_for() {
+    let text = said(&[("FUSE_LOG_FORMAT", "json")]);
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let listening = lines
+        .iter()
+        .find(|line| line["message"] == "listening")
+        .unwrap();
+    assert_eq!(listening["level"], "INFO");
+    assert_eq!(listening["auth"], false);
+    assert!(listening["timestamp"].is_string(), "{listening}");
+    let text = said(&[("FUSE_LOG_FORMAT", "xml"), ("RUST_LOG", "=")]);
+    assert!(text.contains("is neither text nor json"), "{text}");
+    assert!(text.contains("RUST_LOG is not a filter"), "{text}");
 }
 
 #[test]

@@ -3,19 +3,19 @@
 use sd_notify::NotifyState;
 use tokio::time::MissedTickBehavior;
 
-/// Every VM is known and the listener is open; units ordered after this one may start.
-pub(crate) fn ready() {
+/// The program serves; units ordered after this one may start.
+pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
 /// The end was asked for.
-pub(crate) fn stopping() {
+pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
 /// Says at half the interval that was asked for that tasks still get their turn. Never ends, so it belongs beside
 /// what does; a process that hangs stops saying it and is restarted.
-pub(crate) async fn keep_alive() {
+pub async fn keep_alive() {
     let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()) else {
         return std::future::pending().await;
     };

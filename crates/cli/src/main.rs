@@ -11,6 +11,7 @@ mod error;
 mod io;
 mod local;
 mod render;
+mod tty;
 mod wait;
 
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! A terminal to type into: a tmux server of one test's own.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::fuse::User;
@@ -13,6 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Terminal {
     socket: String,
     user: User,
+    /// A message for each piece of output.
+    output: Receiver<()>,
 }
 
 impl Terminal {
@@ -29,10 +32,19 @@ impl Terminal {
         // The screen stays readable when the script is through.
         user.write("run.sh", &format!("{script}\nsleep 60\n"));
         let socket = user.home().join("tmux").display().to_string();
-        let terminal = Self { socket, user };
+        let output = user.home().join("output");
+        let made = Command::new("mkfifo").arg(&output).status().unwrap();
+        assert!(made.success());
+        let terminal = Self {
+            socket,
+            user,
+            output: follow(output.clone()),
+        };
         let script = format!("sh {}", terminal.user.home().join("run.sh").display());
+        let copy = format!("exec cat > {}", output.display());
         let new = ["new-session", "-d", "-x", "90", "-y", "30", &script];
-        terminal.tmux(&[&new[..], &[";", "set", "-g", "status", "off"]].concat());
+        let pipe = [";", "pipe-pane", &copy];
+        terminal.tmux(&[&new[..], &pipe, &[";", "set", "-g", "status", "off"]].concat());
         Some(terminal)
     }
 
@@ -76,17 +88,28 @@ impl Terminal {
     /// Waits until the screen shows `text`; the whole screen.
     #[track_caller]
     pub(crate) fn shows(&self, text: &str) -> String {
-        let begun = Instant::now();
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let screen = self.tmux(&["capture-pane", "-p"]);
             if screen.contains(text) {
                 return screen;
             }
-            assert!(begun.elapsed() < PATIENCE, "no {text:?} on:\n{screen}");
-            // tmux has no event for "the screen changed".
-            std::thread::sleep(Duration::from_millis(20));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let news = self.output.recv_timeout(left);
+            assert!(news.is_ok(), "no {text:?} on:\n{screen}");
         }
     }
+}
+
+/// Tells of what is written to a pipe, until its writer is gone.
+fn follow(pipe: std::path::PathBuf) -> Receiver<()> {
+    let (tell, output) = channel();
+    std::thread::spawn(move || {
+        let mut pipe = std::fs::File::open(pipe).unwrap();
+        let mut bytes = [0; 4096];
+        while pipe.read(&mut bytes).is_ok_and(|read| read > 0) && tell.send(()).is_ok() {}
+    });
+    output
 }
 
 impl Drop for Terminal {

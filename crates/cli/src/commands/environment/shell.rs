@@ -1,7 +1,6 @@
 //! `environment shell`: a command with a terminal in a guest, on this terminal.
 
 mod escape;
-mod terminal;
 
 use std::io;
 
@@ -10,13 +9,14 @@ use clap::Args;
 use fuse_client::attached::{Frame, Request, Resize};
 use fuse_client::{Client, Session};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
+use rustix::termios::Termios;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::escape::Escape;
-use self::terminal::Terminal;
 use super::{Error, find};
 use crate::app::App;
 use crate::error::Error as CliError;
+use crate::tty::{self, Tty};
 
 /// `environment shell`.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(crate) async fn run(app: &App, args: ShellArgs) -> Result<(), CliError> {
         return Err(Error::NoTerminal.into());
     }
     let client = app.client()?;
-    let (rows, cols) = terminal::size();
+    let (rows, cols) = tty::size();
     let request = Request {
         tty: true,
         rows: Some(rows),
@@ -58,7 +58,7 @@ pub(crate) async fn run(app: &App, args: ShellArgs) -> Result<(), CliError> {
     };
     let session = attach(app, &client, &args.id, &request).await?;
     // Raw only now, so that a refusal is printed on an ordinary terminal.
-    let terminal = Terminal::raw().map_err(Error::Terminal)?;
+    let terminal = Tty::open(Termios::make_raw).map_err(Error::Terminal)?;
     let outcome = relay(session, &terminal).await;
     drop(terminal);
     match outcome? {
@@ -92,7 +92,7 @@ async fn attach(
 
 /// Both directions at once: neither may wait for the other, or two full buffers would
 /// wait for each other.
-async fn relay(session: Session, terminal: &Terminal) -> Result<End, Error> {
+async fn relay(session: Session, terminal: &Tty) -> Result<End, Error> {
     let mut term = signal(SignalKind::terminate()).map_err(Error::Terminal)?;
     let mut hup = signal(SignalKind::hangup()).map_err(Error::Terminal)?;
     let (to_guest, from_guest) = session.split();
@@ -134,7 +134,7 @@ async fn write(bytes: Bytes) -> io::Result<()> {
     written.map_err(io::Error::other)?
 }
 
-async fn input<S>(mut frames: S, terminal: &Terminal) -> Result<End, Error>
+async fn input<S>(mut frames: S, terminal: &Tty) -> Result<End, Error>
 where
     S: Sink<Frame, Error = fuse_client::attached::FrameError> + Unpin,
 {
@@ -155,7 +155,7 @@ where
                 Err(error) => return Err(Error::Terminal(error)),
             },
             _ = resized.recv() => {
-                let (rows, cols) = terminal::size();
+                let (rows, cols) = tty::size();
                 Frame::Resize(Resize { rows: rows.into(), cols: cols.into() })
             }
         };

@@ -1,7 +1,7 @@
-//! The local terminal in raw mode.
+//! The terminal of this process in another mode.
 //!
 //! Invariant: the terminal gets its mode back when this is dropped, on every way out that runs
-//! destructors: an end of the session, an error, a signal that is caught, a panic.
+//! destructors: an end, an error, a signal that is caught, a panic.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,37 +11,37 @@ use rustix::fs::OFlags;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::net::unix::pipe::Receiver;
 
-/// What a terminal has that does not say.
+/// Rows and columns of a terminal that does not say.
 const DEFAULT_SIZE: (u16, u16) = (24, 80);
 
 /// See the module.
-pub(super) struct Terminal {
+pub(crate) struct Tty {
     /// The terminal, opened anew: the non-blocking mode of its descriptor is ours alone, whereas
     /// the one on stdin is shared with the shell that started us.
     input: Receiver,
     saved: Termios,
 }
 
-impl std::fmt::Debug for Terminal {
+impl std::fmt::Debug for Tty {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Terminal").finish_non_exhaustive()
+        f.debug_struct("Tty").finish_non_exhaustive()
     }
 }
 
-impl Terminal {
-    /// Takes the terminal that this process belongs to and makes it raw.
-    pub(super) fn raw() -> io::Result<Self> {
+impl Tty {
+    /// Takes the terminal that this process belongs to and changes its mode.
+    pub(crate) fn open(change: impl FnOnce(&mut Termios)) -> io::Result<Self> {
         let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or_default();
         let file = OpenOptions::new()
             .read(true)
             .custom_flags(flags)
             .open("/dev/tty")?;
         let saved = tcgetattr(&file)?;
-        let mut raw = saved.clone();
-        raw.make_raw();
+        let mut mode = saved.clone();
+        change(&mut mode);
         // A terminal can be waited for like the pipe that this type is made for.
         let input = Receiver::from_file_unchecked(file)?;
-        tcsetattr(&input, OptionalActions::Now, &raw)?;
+        tcsetattr(&input, OptionalActions::Now, &mode)?;
         Ok(Self { input, saved })
     }
 
@@ -49,7 +49,7 @@ impl Terminal {
     ///
     /// # Cancel safety
     /// Nothing is read by a future that is dropped.
-    pub(super) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.input.readable().await?;
             match self.input.try_read(buffer) {
@@ -60,14 +60,14 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for Tty {
     fn drop(&mut self) {
         tcsetattr(&self.input, OptionalActions::Drain, &self.saved).ok();
     }
 }
 
 /// Rows and columns of the terminal on stdout.
-pub(super) fn size() -> (u16, u16) {
+pub(crate) fn size() -> (u16, u16) {
     match tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row, size.ws_col),
         _ => DEFAULT_SIZE,

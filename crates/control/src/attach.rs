@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use fuse_model::{EnvironmentId, State};
 use fuse_wire_host::{HostError, attach::Request as AttachRequest, client::AttachStream};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf},
+    time::{Instant, interval_at},
+};
 
 use crate::{Control, Error, operation::not_running, provider::ProviderError};
 
@@ -81,8 +84,10 @@ impl Attached {
         let mut from_client = BufReader::with_capacity(BUFFER, from_client);
         let mut from_guest = BufReader::with_capacity(BUFFER, from_guest);
         let in_use = async {
+            // It was touched just now.
+            let mut tick = interval_at(Instant::now() + STILL_IN_USE, STILL_IN_USE);
             loop {
-                tokio::time::sleep(STILL_IN_USE).await;
+                tick.tick().await;
                 self.control.touch(&self.environment).await;
             }
         };

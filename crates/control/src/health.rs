@@ -26,11 +26,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Most of a verdict's text that is kept (bytes).
 const TEXT_LIMIT: usize = 512;
 
-/// Waits until the verdict is not `$1` any more, for 55 seconds at most, and prints it.
-/// A guest may write anything there: no more than 4 KiB of it are read.
-const WAIT: &str = "i=0; while :; do v=$(head -c 4096 /fuse/health.json 2>/dev/null); \
-    if [ \"$v\" != \"$1\" ] || [ $i -ge 55 ]; then printf %s \"$v\"; exit 0; fi; \
-    i=$((i+1)); sleep 1; done";
+/// Prints the verdict in a guest, up to 4 KiB of it, once it is not the text that
+/// follows any more, or after 55 seconds.
+const WAIT: [&str; 3] = ["/run/fused", "health", "--unlike"];
 
 /// The watches of this process.
 #[derive(Debug, Clone, Default)]
@@ -116,10 +114,13 @@ impl Control {
                     self.take_verdict(&record, &text).await;
                     last = text;
                 }
-                // The last verdict stays.
-                None => tokio::time::sleep(PAUSE).await,
+                None => {
+                    // The verdict stays, but the guest may be another one the next time.
+                    last.clear();
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
-            // Whatever is a shell in that guest, it gets no more than so many questions.
+            // Whatever answers in that guest, it gets no more than so many questions.
             tokio::time::sleep(BETWEEN).await;
         }
     }
@@ -136,7 +137,7 @@ impl Control {
             // Nothing will ever be there to read.
             std::future::pending::<()>().await;
         }
-        let argv = ["sh", "-c", WAIT, "sh", last].map(str::to_owned).to_vec();
+        let argv = WAIT.into_iter().chain([last]).map(str::to_owned).collect();
         let command = Command {
             argv,
             timeout: QUESTION,

@@ -3,10 +3,16 @@
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, OperationKind, State};
-use fuse_store::{Change, Guarded, OperationChange, SecretMap};
+use fuse_store::{Change, Guarded, OperationChange, SecretMap, StoreError};
 
 use crate::{
-    Control, Error, control::OPERATION_TTL, error::Missing, exec::Command, redact::Redactor,
+    Control, Error,
+    control::OPERATION_TTL,
+    create::StoredRequest,
+    error::Missing,
+    exec::Command,
+    guest::{CredentialError, Credentials},
+    redact::Redactor,
 };
 
 /// How a use case words that the environment is in another state than `running`.
@@ -99,6 +105,27 @@ impl Control {
         Ok(secrets
             .map(fuse_model::Redacted::into_inner)
             .unwrap_or_default())
+    }
+
+    /// What an environment was asked to be.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) async fn request_of(&self, id: &EnvironmentId) -> Result<StoredRequest, StoreError> {
+        let text = self.inner.store.environment_request(id).await?;
+        Ok(StoredRequest::from_json(&text.unwrap_or_default()))
+    }
+
+    /// New credentials of a guest. They exist only with a key to store the token under.
+    ///
+    /// # Errors
+    /// They cannot be made, which is a defect.
+    pub(crate) fn new_credentials(
+        &self,
+        id: &EnvironmentId,
+    ) -> Result<Option<Credentials>, CredentialError> {
+        let has_key = self.inner.store.vault().has_key();
+        has_key.then(|| Credentials::mint(id.as_str())).transpose()
     }
 
     /// Takes the secrets of an environment out of texts. Without being able to know

@@ -19,7 +19,7 @@ use futures_util::future::try_join_all;
 
 use crate::{
     Control, Error,
-    create::{StoredRequest, start_request},
+    create::start_request,
     error::chain,
     exec::Command,
     guest::{self, Credentials, Verdict},
@@ -127,8 +127,7 @@ impl Control {
         files: Vec<FileUpload>,
     ) -> Result<(), Failure> {
         provider.upload(&record.id, &upload_request(files)).await?;
-        let text = self.inner.store.environment_request(&record.id).await?;
-        let stored = StoredRequest::from_json(&text.unwrap_or_default());
+        let stored = self.request_of(&record.id).await?;
         let mut start = start_request(&self.inner.settings, &stored, true);
         start.expose.clear();
         provider.start_agent(&record.id, &start).await?;

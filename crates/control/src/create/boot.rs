@@ -103,12 +103,8 @@ impl Boot<'_> {
 
     /// Credentials exist only with a key to store the token under.
     async fn upload(&self, provider: &dyn Provider) -> Result<Option<Credentials>, BootError> {
-        let credentials = if self.control.inner.store.vault().has_key() {
-            let minted = Credentials::mint(self.record.id.as_str());
-            Some(minted.map_err(BootError::Credentials)?)
-        } else {
-            None
-        };
+        let credentials = self.control.new_credentials(&self.record.id);
+        let credentials = credentials.map_err(BootError::Credentials)?;
         let files = guest::profile_files(FileSources {
             manifest_bytes: &self.request.manifest_bytes,
             manifest: &self.request.manifest,

@@ -305,10 +305,7 @@ impl Control {
         provider: &dyn Provider,
     ) -> Result<Option<Credentials>, BootError> {
         let id = &fork.record.id;
-        let credentials = match self.inner.store.vault().has_key() {
-            true => Some(Credentials::mint(id.as_str()).map_err(BootError::Credentials)?),
-            false => None,
-        };
+        let credentials = self.new_credentials(id).map_err(BootError::Credentials)?;
         let manifest_bytes = fork.stored.manifest_text().as_bytes();
         // It was read once, when the source was created.
         let manifest = Manifest::parse(manifest_bytes).unwrap_or_default();

@@ -14,6 +14,7 @@ use fuse_model::{AgentCheck, AuditEntry, AuditKind, EnvironmentId, Host, HostId,
 use fuse_store::StoreError;
 use fuse_wire_host::Capacity;
 use futures_util::{StreamExt as _, stream};
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{Control, error::chain, provider::ProviderError};
 
@@ -49,16 +50,17 @@ impl Retries {
 impl Control {
     /// Runs until shutdown.
     pub(crate) async fn watch_hosts(&self) {
-        let stop = self.stop_token().clone();
-        loop {
-            tokio::select! {
-                () = self.check_hosts() => {}
-                () = stop.cancelled() => return,
+        let mut tick = interval(self.inner.settings.host_check_interval);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let rounds = async {
+            loop {
+                tick.tick().await;
+                self.check_hosts().await;
             }
-            tokio::select! {
-                () = tokio::time::sleep(self.inner.settings.host_check_interval) => {}
-                () = stop.cancelled() => return,
-            }
+        };
+        tokio::select! {
+            () = rounds => {}
+            () = self.stopping() => {}
         }
     }
 

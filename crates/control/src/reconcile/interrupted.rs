@@ -15,11 +15,11 @@ use super::PARALLEL;
 use crate::{
     Control, Error, audit,
     control::OPERATION_TTL,
-    create::{StoredRequest, start_request},
+    create::start_request,
     drain::INTERRUPTED,
     error::chain,
     exec::Command,
-    guest::{self, Credentials},
+    guest,
     provider::{FoundVm, Provider, upload_request},
 };
 
@@ -186,17 +186,8 @@ impl Control {
         if answer.exit_code != 0 {
             return Err("its guest agent does not serve yet".into());
         }
-        let text = self
-            .inner
-            .store
-            .environment_request(&record.id)
-            .await?
-            .unwrap_or_default();
-        let stored = StoredRequest::from_json(&text);
-        let credentials = match self.inner.store.vault().has_key() {
-            true => Some(Credentials::mint(record.id.as_str())?),
-            false => None,
-        };
+        let stored = self.request_of(&record.id).await?;
+        let credentials = self.new_credentials(&record.id)?;
         if let Some(credentials) = &credentials {
             let files = guest::credential_files(credentials).to_vec();
             provider.upload(&record.id, &upload_request(files)).await?;

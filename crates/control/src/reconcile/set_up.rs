@@ -80,17 +80,8 @@ impl Control {
             );
         }
         let secrets = self.secrets_of(&record.id).await?;
-        let text = self
-            .inner
-            .store
-            .environment_request(&record.id)
-            .await?
-            .unwrap_or_default();
-        let stored = StoredRequest::from_json(&text);
-        let credentials = match self.inner.store.vault().has_key() {
-            true => Some(Credentials::mint(record.id.as_str())?),
-            false => None,
-        };
+        let stored = self.request_of(&record.id).await?;
+        let credentials = self.new_credentials(&record.id)?;
         self.write_files(
             record,
             provider.clone(),

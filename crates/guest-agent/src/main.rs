@@ -1,9 +1,10 @@
 //! `fused`, the agent inside every guest.
 //!
-//! One static program with three lives. As the first process of a guest it is
+//! One static program with several lives. As the first process of a guest it is
 //! init and serves the host ([`init`], [`control`]); started by itself with
-//! `--listen` it is the guest's public surface ([`surface`]), and as `fused drain`
-//! it asks everything that was started in the guest to stop ([`drain`]).
+//! `--listen` it is the guest's public surface ([`surface`]). `fused drain` asks
+//! everything that was started in the guest to stop ([`drain`]), `fused health`
+//! waits for another verdict of the probe ([`health`]).
 
 mod cgroup;
 mod clock;
@@ -12,6 +13,7 @@ mod drain;
 mod exec;
 mod files;
 mod freeze;
+mod health;
 mod init;
 mod log;
 mod pid1;
@@ -21,6 +23,7 @@ mod seed;
 mod surface;
 mod sys;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 /// Version of the guest agent.
@@ -31,13 +34,12 @@ pub(crate) const PROGRAM: &str = "/run/fused";
 
 fn main() -> ExitCode {
     if std::process::id() == 1 {
-        pid1::run()
-    } else if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == "drain")
-    {
-        drain::run()
-    } else {
-        surface::run()
+        return pid1::run();
+    }
+    let word = std::env::args_os().nth(1);
+    match word.as_deref().and_then(OsStr::to_str) {
+        Some("drain") => drain::run(),
+        Some("health") => health::run(),
+        _ => surface::run(),
     }
 }

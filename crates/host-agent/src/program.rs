@@ -1,7 +1,7 @@
 //! The command line that all agents share. A program names its [`Backend`] and makes its driver.
 
 use std::error::Error;
-use std::io::{Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ mod examples;
 mod exec;
 mod failing;
 mod fleet;
+mod health;
 mod hello;
 mod host_failures;
 mod layers;
@@ -90,6 +91,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
             restarts::create_cut_off_by_an_agent_crash,
         ),
         suite.trial("hello::up_exec_destroy", hello::up_exec_destroy),
+        suite.trial(
+            "health::verdict_follows_the_workload",
+            health::verdict_follows_the_workload,
+        ),
         suite.trial(
             "exec::bytes_streams_statuses_and_limits",
             exec::bytes_streams_statuses_and_limits,

@@ -19,6 +19,7 @@ use std::time::Duration;
 use fuse_wire_guest::READY_PORT;
 use fuse_wire_host::limits::BOOT_QUEUE_LIMIT;
 use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 
 use super::error::StepError;
 use super::host::Host;
@@ -276,15 +277,18 @@ impl BringUp<'_> {
     /// Waits for a turn to boot.
     async fn turn(&self, kind: Kind<'_>) -> Result<SemaphorePermit<'_>, Failure> {
         let begun = std::time::Instant::now();
-        let limit = async {
-            match kind {
-                Kind::Create(_) | Kind::Boot => tokio::time::sleep(BOOT_QUEUE_LIMIT).await,
-                Kind::ColdBoot | Kind::Resume(_) => std::future::pending().await,
-            }
+        let turn = async {
+            let turn = self.host.boot_turns.acquire();
+            let turn = match kind {
+                Kind::Create(_) | Kind::Boot => timeout(BOOT_QUEUE_LIMIT, turn)
+                    .await
+                    .map_err(|_| Failure::Busy(BOOT_QUEUE_LIMIT))?,
+                Kind::ColdBoot | Kind::Resume(_) => turn.await,
+            };
+            turn.map_err(|_| Failure::Cancelled)
         };
         let turn = tokio::select! {
-            turn = self.host.boot_turns.acquire() => turn.map_err(|_| Failure::Cancelled),
-            () = limit => Err(Failure::Busy(BOOT_QUEUE_LIMIT)),
+            turn = turn => turn,
             () = self.cancelled() => Err(Failure::Cancelled),
         };
         self.timings.note(timings::QUEUED, begun.elapsed());
@@ -311,11 +315,9 @@ impl BringUp<'_> {
                 () = process.ended() => {
                     Err(VmmError::Ended { during: "the boot", log: log_tail(&spec.log) }.into())
                 }
-                () = tokio::time::sleep(limit) => {
-                    Err(StepError::BootTimeout { limit, log: log_tail(&spec.log) })
-                }
             }
         };
+        let ready = within(limit, spec, ready);
         let ready = tokio::select! {
             ready = self.step(Step::Ready, ready) => ready?,
             () = self.cancelled() => return Err(Failure::Cancelled),
@@ -352,12 +354,9 @@ impl BringUp<'_> {
                 () = process.ended() => {
                     Err(VmmError::Ended { during: "the resume", log: log_tail(&spec.log) }.into())
                 }
-                () = tokio::time::sleep(RESUME_LIMIT) => Err(StepError::BootTimeout {
-                    limit: RESUME_LIMIT,
-                    log: log_tail(&spec.log),
-                }),
             }
         };
+        let ready = within(RESUME_LIMIT, spec, ready);
         tokio::select! {
             ready = self.step(Step::Ready, ready) => ready,
             () = self.cancelled() => Err(Failure::Cancelled),
@@ -419,6 +418,20 @@ impl BringUp<'_> {
             () = self.host.shutdown.cancelled() => {}
         }
     }
+}
+
+/// Gives up on a guest that does not answer in time.
+async fn within<T>(
+    limit: Duration,
+    spec: &MachineSpec,
+    ready: impl Future<Output = Result<T, StepError>>,
+) -> Result<T, StepError> {
+    timeout(limit, ready).await.unwrap_or_else(|_| {
+        Err(StepError::BootTimeout {
+            limit,
+            log: log_tail(&spec.log),
+        })
+    })
 }
 
 /// Tells a resumed guest what time it is, until it has heard it. One that is too old to be told sets

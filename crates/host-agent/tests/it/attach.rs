@@ -91,9 +91,7 @@ async fn terminal(agent: &Agent) {
         tty: true,
         rows: Some(31),
         cols: Some(97),
-        ..command(
-            "trap 'stty size; exit 7' WINCH; tty; stty size; echo $TERM; while :; do sleep 0.1; done",
-        )
+        ..command("trap 'stty size; exit 7' WINCH; tty; stty size; echo $TERM; sleep 600 & wait")
     };
     let mut session = attach(agent, &request).await;
     let seen = until(&mut session, "color\r\n").await;
@@ -255,7 +253,7 @@ async fn ends(agent: &Agent) {
         let request = Request {
             tty,
             stdin: true,
-            ..command("sleep 4242 & echo begun; sleep 4242")
+            ..command("exec 9>/run/ends; flock 9; sleep 4242 & echo begun; sleep 4242")
         };
         let mut session = attach(agent, &request).await;
         let first = tokio::time::timeout(PATIENCE, session.next())
@@ -264,12 +262,10 @@ async fn ends(agent: &Agent) {
         assert!(matches!(first, Some(Ok(Frame::Stdout(_)))), "{first:?}");
         assert!(running(agent, "sleep 4242").await);
         drop(session);
-        let gone = async {
-            while running(agent, "sleep 4242").await {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        };
+        // Whoever is left holds the lock.
+        let gone = agent.exec("a", &["flock", "/run/ends", "true"]);
         tokio::time::timeout(PATIENCE, gone).await.unwrap();
+        assert!(!running(agent, "sleep 4242").await);
     }
 }
 
@@ -280,13 +276,25 @@ async fn slow_reader(agent: &Agent) {
         &command("head -c 300000000 /dev/zero; echo written >&2"),
     )
     .await;
-    let memory = async || -> u64 {
-        let rss = agent.exec("a", &["grep", "VmRSS", "/proc/1/status"]).await;
-        let text = String::from_utf8(rss.stdout).unwrap();
-        text.split_whitespace().nth(1).unwrap().parse().unwrap()
+    let figure = async |script: &str| -> u64 {
+        let answer = agent.exec("a", &["sh", "-c", script]).await;
+        let text = String::from_utf8(answer.stdout).unwrap();
+        text.trim().parse().unwrap_or_default()
     };
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let kib = memory().await;
+    let written = "awk '/wchar/ {print $2}' /proc/$(pgrep -fx 'head -c 300000000 /dev/zero')/io";
+    let held_up = async {
+        let mut before = 0;
+        loop {
+            let now = figure(written).await;
+            if now > 0 && now == before {
+                break;
+            }
+            before = now;
+        }
+    };
+    tokio::time::timeout(PATIENCE, held_up).await.unwrap();
+    let kib = figure("awk '/VmRSS/ {print $2}' /proc/1/status").await;
+    assert!(kib > 0);
     assert!(kib < 60_000, "the guest agent holds {kib} KiB");
     assert!(running(agent, "head -c 300000000 /dev/zero").await);
     drop(session);

@@ -176,10 +176,10 @@ async fn goes_on(agent: &mut Agent) {
     let clock: u64 = shell(agent, "a", "date +%s").await.parse().unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     assert!(now.as_secs().abs_diff(clock) < 10, "{clock} is not {now:?}");
-    let again: u64 = shell(agent, "a", "sleep 1; cat /run/count")
-        .await
-        .parse()
-        .unwrap();
+    let grows = "first=$(cat /run/count); \
+                 until now=$(cat /run/count) && [ \"${now:-0}\" -gt \"${first:-0}\" ]; do sleep 0.1; done; \
+                 echo $now";
+    let again: u64 = shell(agent, "a", grows).await.parse().unwrap();
     assert!(again > 0 && again < count + 300, "{again} after {count}");
     let open = format!("test -e /proc/{pid} && tail -n1 /srv/open");
     assert!(shell(agent, "a", &open).await.parse::<u64>().unwrap() >= again);

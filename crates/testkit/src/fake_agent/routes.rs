@@ -202,10 +202,7 @@ async fn upload(
 /// The question for the probe's verdict, which comes again and again and is no step of
 /// any test.
 fn asks_for_health(request: &ExecRequest) -> bool {
-    request
-        .cmd
-        .get(2)
-        .is_some_and(|script| script.contains("/fuse/health.json"))
+    matches!(request.cmd.as_slice(), [program, word, ..] if program == "/run/fused" && word == "health")
 }
 
 async fn exec(
@@ -219,8 +216,7 @@ async fn exec(
     let (serves, stopped, read) = with_vm(&state, &id, |vm| {
         let read = match request.cmd.as_slice() {
             [cat, path] if cat == "cat" => vm.files.get(path).cloned(),
-            // The question for the probe's verdict.
-            [_, _, script, ..] if script.contains("/fuse/health.json") => Some(
+            _ if asks_for_health(&request) => Some(
                 vm.files
                     .get("/fuse/health.json")
                     .cloned()

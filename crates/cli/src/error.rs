@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::commands::{build, connect, context, environment, host, init, secrets, snapshot, up};
+use crate::commands::{
+    build, connect, context, environment, healthy, host, init, secrets, snapshot, up,
+};
 use crate::io::Io;
 use crate::{config, local, render, wait};
 
@@ -39,6 +41,9 @@ pub(crate) enum Error {
     /// `up`.
     #[error(transparent)]
     Up(#[from] up::Error),
+    /// `--wait-healthy`.
+    #[error(transparent)]
+    Healthy(#[from] healthy::Error),
     /// `build`.
     #[error(transparent)]
     Build(#[from] build::Error),
@@ -124,6 +129,7 @@ impl Error {
                 "invalid_argument"
             }
             Self::Up(error) => error.code(),
+            Self::Healthy(error) => error.code(),
             Self::Wait(error) => error.code(),
             Self::Init(_) => "init",
             Self::Build(_) => "build",

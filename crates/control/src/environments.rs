@@ -1,9 +1,20 @@
 //! Reading environments and tasks.
 
-use fuse_model::{Environment, EnvironmentId, HostId, Task, TaskId, TaskOutput};
+use fuse_model::{Environment, EnvironmentId, HostId, Task, TaskFailure, TaskId, TaskOutput};
 use fuse_store::{EnvironmentFilter, Listing, Page};
 
 use crate::{Control, Error, error::Missing};
+
+/// A task and what is known of it.
+#[derive(Debug, Clone)]
+pub struct TaskDetails {
+    /// The record.
+    pub task: Task,
+    /// What its startup script wrote, once that has ended.
+    pub output: Option<TaskOutput>,
+    /// What is kept of a create that failed.
+    pub failure: Option<TaskFailure>,
+}
 
 impl Control {
     /// One environment.
@@ -51,21 +62,22 @@ impl Control {
         Ok(self.inner.store.environment_list(filter, page).await?)
     }
 
-    /// One task and what its startup script wrote, as far as `caller` may know of it;
-    /// both outlive the environment.
+    /// One task with what its startup script wrote and what is kept of a create that
+    /// failed, as far as `caller` may know of it; all of it outlives the environment.
     ///
     /// # Errors
     /// It does not exist or is kept from the caller, or the store fails.
-    pub async fn task_get(
-        &self,
-        id: &TaskId,
-        caller: &str,
-    ) -> Result<(Task, Option<TaskOutput>), Error> {
+    pub async fn task_get(&self, id: &TaskId, caller: &str) -> Result<TaskDetails, Error> {
         let owner = self.kept_to(caller);
-        let found = self.inner.store.task_get(id).await?;
+        let store = &self.inner.store;
+        let found = store.task_get(id).await?;
         let found = found.filter(|task| owner.is_none_or(|owner| owner == task.owner));
         let task = found.ok_or_else(|| Missing::Task(id.clone()))?;
-        Ok((task, self.inner.store.task_output(id).await?))
+        Ok(TaskDetails {
+            task,
+            output: store.task_output(id).await?,
+            failure: store.task_failure(id).await?,
+        })
     }
 
     /// Checks that a host that a create request pins is registered.

@@ -198,6 +198,17 @@ pub enum Missing {
     /// A snapshot.
     #[error("snapshot {0} not found")]
     Snapshot(String),
+    /// An output of a task.
+    #[error(
+        "task {task} has no {what}: that is kept for 24 hours after a create failed; while its \
+         environment exists ask that (`fuse environment logs`)"
+    )]
+    Output {
+        /// The task.
+        task: TaskId,
+        /// Which output.
+        what: &'static str,
+    },
     /// An API key.
     #[error("api key not found")]
     ApiKey,

@@ -12,7 +12,7 @@ use fuse_model::{Environment, EnvironmentId, ErrorKind, OperationKind, Trigger};
 use fuse_store::{Change, Guarded, Inserted, NewEnvironment, OperationChange, Removal, StoreError};
 use tokio::time::Instant;
 
-use crate::{Control, control::OPERATION_TTL, error::chain};
+use crate::{Control, control::OPERATION_TTL, error::chain, fail_point::effect};
 
 /// Pause before the store is asked again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -22,7 +22,8 @@ impl Control {
     /// [`fuse_store::Store::environment_insert_and_reserve`].
     pub(crate) async fn record_insert(&self, new: NewEnvironment) -> Result<Inserted, StoreError> {
         let id = new.id.clone();
-        let stored = self.inner.store.environment_insert_and_reserve(new).await;
+        let insert = self.inner.store.environment_insert_and_reserve(new);
+        let stored = effect("insert", id.as_str(), insert).await;
         stored.inspect_err(|e| self.doubt(&id, Some(OperationKind::Create), e))
     }
 
@@ -35,7 +36,8 @@ impl Control {
     ) -> Result<Guarded<Environment>, StoreError> {
         let kind = held_after(seen, &change);
         let store = &self.inner.store;
-        let stored = store.environment_transition(seen, trigger, change).await;
+        let write = store.environment_transition(seen, trigger, change);
+        let stored = effect("transition", seen.id.as_str(), write).await;
         stored.inspect_err(|e| self.doubt(&seen.id, kind, e))
     }
 
@@ -46,7 +48,8 @@ impl Control {
         change: Change,
     ) -> Result<Guarded<Environment>, StoreError> {
         let kind = held_after(seen, &change);
-        let stored = self.inner.store.environment_update(seen, change).await;
+        let write = self.inner.store.environment_update(seen, change);
+        let stored = effect("update", seen.id.as_str(), write).await;
         stored.inspect_err(|e| self.doubt(&seen.id, kind, e))
     }
 
@@ -59,7 +62,8 @@ impl Control {
     ) -> Result<Guarded<()>, StoreError> {
         let kind = seen.operation.as_ref().map(|operation| operation.kind);
         let store = &self.inner.store;
-        let removed = store.environment_remove(seen, trigger, removal).await;
+        let write = store.environment_remove(seen, trigger, removal);
+        let removed = effect("remove", seen.id.as_str(), write).await;
         removed.inspect_err(|e| self.doubt(&seen.id, kind, e))
     }
 

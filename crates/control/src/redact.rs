@@ -3,6 +3,9 @@
 
 /// Values shorter than this are left alone: they would match by chance.
 const MIN_SECRET_BYTES: usize = 8;
+/// Output of which this much is not settled is settled as it is: only a value that
+/// repeats itself for as long comes to it.
+pub(crate) const MAX_HELD: usize = 1024 * 1024;
 /// What stands in the place of a secret.
 const MARK: &str = "[REDACTED]";
 
@@ -59,6 +62,32 @@ impl Redactor {
         clean
     }
 
+    /// How much of the begin of some output is settled: what follows is a character, or a
+    /// value, that has perhaps only begun.
+    #[must_use]
+    pub(crate) fn settled(&self, output: &[u8]) -> usize {
+        let held = |value: &String| Pattern::of(value.as_bytes()).begun(output);
+        let mut cut = output.len() - self.values.iter().map(held).max().unwrap_or(0);
+        if let Err(e) = std::str::from_utf8(&output[..cut])
+            && e.error_len().is_none()
+        {
+            // A character of which only the begin is there; what is no UTF-8 at all never
+            // becomes any.
+            cut = e.valid_up_to();
+        }
+        // A value may end with its own begin: it must not be cut in two for that.
+        while let Some(start) = self.values.iter().find_map(|value| {
+            let value = value.as_bytes();
+            let from = cut.saturating_sub(value.len() - 1);
+            let to = (cut + value.len() - 1).min(output.len());
+            let found = Pattern::of(value).find(output.get(from..to)?)?;
+            (from + found < cut).then_some(from + found)
+        }) {
+            cut = start;
+        }
+        cut
+    }
+
     /// The last `max` bytes of some output as clean text; invalid UTF-8 is replaced.
     /// Cleaned before it is cut, so that a cut cannot leave half a secret behind.
     #[must_use]
@@ -69,6 +98,96 @@ impl Redactor {
             start += 1;
         }
         clean[start..].to_owned()
+    }
+}
+
+/// A text to look for (Knuth, Morris and Pratt): both sides are somebody else's, so no
+/// worse than linear.
+#[derive(Debug)]
+pub(crate) struct Pattern<'a> {
+    value: &'a [u8],
+    fallback: Vec<usize>,
+}
+
+impl<'a> Pattern<'a> {
+    /// `value` must not be empty.
+    pub(crate) fn of(value: &'a [u8]) -> Self {
+        let mut pattern = Self {
+            value,
+            fallback: vec![0; value.len()],
+        };
+        let mut at = 0;
+        for (index, byte) in value.iter().enumerate().skip(1) {
+            at = pattern.step(at, *byte);
+            pattern.fallback[index] = at;
+        }
+        pattern
+    }
+
+    /// How much of it is there after one more byte.
+    fn step(&self, mut at: usize, byte: u8) -> usize {
+        while at > 0 && self.value[at] != byte {
+            at = self.fallback[at - 1];
+        }
+        at + usize::from(self.value.get(at) == Some(&byte))
+    }
+
+    /// Length of the longest end of `text` that it begins with, short of the whole.
+    pub(crate) fn begun(&self, text: &[u8]) -> usize {
+        let last = self.value.len() - 1;
+        let end = &text[text.len().saturating_sub(last)..];
+        end.iter().fold(0, |at, byte| self.step(at, *byte))
+    }
+
+    /// Where it is first.
+    pub(crate) fn find(&self, text: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        for (index, byte) in text.iter().enumerate() {
+            at = self.step(at, *byte);
+            if at == self.value.len() {
+                return Some(index + 1 - at);
+            }
+        }
+        None
+    }
+}
+
+/// Output that comes in pieces, made clean piece by piece: a value that two pieces share
+/// is taken out like any other.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    redactor: Redactor,
+    held: Vec<u8>,
+}
+
+impl Flow {
+    pub(crate) fn new(redactor: Redactor) -> Self {
+        Self {
+            redactor,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes a piece; answers with what is settled by now.
+    #[must_use]
+    pub(crate) fn push(&mut self, piece: &[u8]) -> String {
+        self.held.extend_from_slice(piece);
+        let settled = match self.held.len() {
+            0..MAX_HELD => self.redactor.settled(&self.held),
+            all => all,
+        };
+        self.take(settled)
+    }
+
+    /// What is left at the end.
+    #[must_use]
+    pub(crate) fn finish(&mut self) -> String {
+        self.take(self.held.len())
+    }
+
+    fn take(&mut self, count: usize) -> String {
+        let text: Vec<u8> = self.held.drain(..count).collect();
+        self.redactor.clean(&String::from_utf8_lossy(&text))
     }
 }
 

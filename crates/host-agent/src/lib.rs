@@ -16,6 +16,7 @@ pub mod artifact;
 pub mod capacity;
 pub mod config;
 pub mod disk;
+mod fail_point;
 pub mod file_error;
 pub mod gpu;
 pub mod guest;

@@ -68,10 +68,26 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
+/// The directory of a host; removed with it, unless it is somebody else's.
+#[derive(Debug)]
+pub(crate) struct Root {
+    path: PathBuf,
+    own: Option<tempfile::TempDir>,
+}
+
+impl Root {
+    pub(crate) fn path(&self) -> &std::path::Path {
+        match &self.own {
+            Some(own) => own.path(),
+            None => &self.path,
+        }
+    }
+}
+
 /// A host in a directory: files that stand for an image, and a fake VMM.
 #[derive(Debug)]
 pub(crate) struct Bench {
-    pub(crate) dir: tempfile::TempDir,
+    pub(crate) dir: Root,
     pub(crate) vmm: Arc<FakeVmm>,
     pub(crate) config: Arc<Config>,
 }
@@ -88,9 +104,16 @@ impl Bench {
 
     /// A host of another agent, whose own settings begin with its prefix.
     pub(crate) fn of(backend: Backend, settings: &[(&str, &str)]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(backend.base), b"base image").unwrap();
-        let root = dir.path().to_str().unwrap().to_owned();
+        let own = tempfile::tempdir().unwrap();
+        let mut bench = Self::at(own.path().to_owned(), backend, settings);
+        bench.dir.own = Some(own);
+        bench
+    }
+
+    /// In a directory that outlives it, where another one may have been.
+    pub(crate) fn at(dir: PathBuf, backend: Backend, settings: &[(&str, &str)]) -> Self {
+        std::fs::write(dir.join(backend.base), b"base image").unwrap();
+        let root = dir.to_str().unwrap().to_owned();
         let lookup = |name: &str| {
             let given = settings.iter().find(|(key, _)| *key == name);
             given
@@ -103,13 +126,16 @@ impl Bench {
                 })
         };
         let config = Arc::new(Config::from_env(backend, lookup).unwrap());
-        let sockets = dir.path().join("s");
-        std::fs::create_dir(&sockets).unwrap();
+        let sockets = dir.join("s");
+        std::fs::create_dir_all(&sockets).unwrap();
         let mut vmm = FakeVmm::new(sockets);
         (vmm.told_at_start, vmm.snapshots) = (backend.gpus, !backend.gpus);
         Self {
             vmm: Arc::new(vmm),
-            dir,
+            dir: Root {
+                path: dir,
+                own: None,
+            },
             config,
         }
     }

@@ -38,5 +38,5 @@ pub use redacted::Redacted;
 pub use snapshot::{Snapshot, SnapshotExport, SnapshotKind, SnapshotState};
 pub use spec::{Arch, EnvironmentSpec, Labels, Resources};
 pub use state::{IllegalTransition, State, Trigger};
-pub use task::{Task, TaskOutput, TaskStatus};
+pub use task::{LogTail, Task, TaskFailure, TaskLog, TaskOutput, TaskStatus};
 pub use time::{now, to_micros, truncate_to_micros};

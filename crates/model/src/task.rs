@@ -63,3 +63,36 @@ pub struct TaskOutput {
     /// Tail of standard error.
     pub stderr: String,
 }
+
+/// The end of what was written, and how much that was.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogTail {
+    /// The last part, redacted.
+    pub text: String,
+    /// Bytes of redacted text from the begin on; more than the text has once its head was dropped.
+    pub written: u64,
+}
+
+/// Both output streams of a startup script in the order they came, by phase.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskLog {
+    /// What the build steps wrote.
+    pub build: LogTail,
+    /// What the rest wrote.
+    pub run: LogTail,
+    /// Whether the script has ended.
+    pub ended: bool,
+}
+
+/// What is kept of a create that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskFailure {
+    /// Which steps it took and how it was placed, as the API tells it (JSON).
+    pub report: String,
+    /// The end of the guest's console, redacted.
+    pub console: String,
+    /// The log of the guest agent, redacted.
+    pub agent: String,
+    /// When it is forgotten.
+    pub kept_until: Timestamp,
+}

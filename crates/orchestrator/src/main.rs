@@ -25,6 +25,10 @@ fn start(mut args: config::Args) -> anyhow::Result<()> {
         .build()?;
     let outcome = match (command, mint) {
         (Some(config::Command::Rekey), _) => runtime.block_on(run::rekey(config)),
+        // Required, so given.
+        (Some(config::Command::Reconcile { dry_run: _ }), _) => {
+            runtime.block_on(run::preview_reconcile(config))
+        }
         (None, Some(label)) => runtime.block_on(run::mint_api_key(config, label)),
         (None, None) => runtime.block_on(run::run(config)),
     };

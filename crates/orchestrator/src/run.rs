@@ -107,6 +107,27 @@ pub async fn mint_api_key(config: Config, label: String) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{}", minted?.raw.expose()).context("cannot print the key")
 }
 
+/// Prints what a reconcile cycle would do. May run beside replicas.
+///
+/// # Errors
+/// There is no durable store, it cannot be opened, or it fails.
+pub async fn preview_reconcile(config: Config) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        config.database_url.is_some(),
+        "reconcile needs the store of a fleet: set DATABASE_URL to postgres://… or sqlite://…"
+    );
+    // An error means that a provider is installed already.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let store = open(&config).await?;
+    let preview = async {
+        let control = Control::new(store.clone(), config.settings.clone())?;
+        anyhow::Ok(control.reconcile_preview().await?)
+    };
+    let preview = preview.await;
+    store.close().await;
+    write!(std::io::stdout(), "{}", preview?).context("cannot print the plan")
+}
+
 /// Seals every stored secret under the current key, and says what was done. May run
 /// beside replicas, and again after it was interrupted.
 ///

@@ -1,5 +1,6 @@
 //! Domain types to wire types.
 
+use fuse_control::TaskDetails;
 use fuse_model as model;
 use fuse_wire_api as wire;
 
@@ -143,7 +144,12 @@ pub(crate) fn event(event: model::EnvironmentEvent) -> wire::Event {
 }
 
 /// A task as the API shows it.
-pub(crate) fn task(task: model::Task, output: Option<model::TaskOutput>) -> wire::Task {
+pub(crate) fn task(details: TaskDetails) -> wire::Task {
+    let TaskDetails {
+        task,
+        output,
+        failure,
+    } = details;
     wire::Task {
         task_id: task.id.into_string(),
         vm_id: task.environment_id.into_string(),
@@ -154,8 +160,19 @@ pub(crate) fn task(task: model::Task, output: Option<model::TaskOutput>) -> wire
             stdout: output.stdout,
             stderr: output.stderr,
         }),
+        failure: failure.as_ref().map(task_failure),
         assigned_at: task.assigned_at,
         updated_at: task.updated_at,
+    }
+}
+
+fn task_failure(failure: &model::TaskFailure) -> wire::TaskFailure {
+    wire::TaskFailure {
+        console_bytes: failure.console.len() as u64,
+        agent_bytes: failure.agent.len() as u64,
+        kept_until: Some(failure.kept_until),
+        // One that a later release wrote may not be readable here.
+        ..serde_json::from_str(&failure.report).unwrap_or_default()
     }
 }
 

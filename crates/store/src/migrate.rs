@@ -36,6 +36,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0006_owners_evict",
         include_str!("../migrations/0006_owners_evict.sql"),
     ),
+    (
+        "0007_task_logs",
+        include_str!("../migrations/0007_task_logs.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

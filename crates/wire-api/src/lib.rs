@@ -62,7 +62,7 @@ pub use snapshot::{
     SnapshotCursor, SnapshotExport, SnapshotList,
 };
 pub use spec::Spec;
-pub use task::{Task, TaskOutput};
+pub use task::{LogQuery, StepTiming, Task, TaskFailure, TaskOutput, TaskPlacement};
 pub use workload::{Desktop, Egress, Expose, Healthcheck, HttpProbe};
 
 /// Body limit of routes that carry an environment, a command or an action (bytes).

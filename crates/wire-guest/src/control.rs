@@ -28,6 +28,9 @@ pub mod path {
     pub const SURFACE: &str = "/v1/surface";
     /// `POST` [`PowerRequest`](super::PowerRequest) → 202, then the guest goes down.
     pub const POWER: &str = "/v1/power";
+    /// `GET ?follow=` → what the guest agent has logged since the boot, as text lines. With
+    /// `follow=1` the answer goes on with what it logs from then on. Older agents answer 404.
+    pub const LOG: &str = "/v1/log";
 }
 
 /// Exit code of a command that ran into its time limit.

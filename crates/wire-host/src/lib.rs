@@ -3,7 +3,7 @@
 //! Both ends use this crate: the agents serve these types, the control plane calls them through
 //! [`HostClient`]. Everything is plain data and validation; there is no server here.
 //!
-//! * [`vm`], [`exec`], [`files`], [`start_agent`], [`snapshot`], [`capacity`]: one file per resource, holding the
+//! * [`vm`], [`exec`], [`files`], [`logs`], [`start_agent`], [`snapshot`], [`capacity`]: one file per resource, holding the
 //!   request and the answer of its routes;
 //! * [`artifact`], [`grant`]: disks on their way between hosts, and what opens them;
 //! * [`limits`]: every bound both ends agree on;
@@ -24,6 +24,7 @@ pub mod exec;
 pub mod files;
 pub mod grant;
 pub mod limits;
+pub mod logs;
 pub mod name;
 pub mod snapshot;
 pub mod start_agent;
@@ -34,11 +35,14 @@ pub mod vm;
 
 pub use artifact::{Artifact, Pull, PullAnswer, PullRequest, PullState};
 pub use capacity::{Capacity, GpuDevice, Health, MigInstance};
-pub use client::{ArtifactStream, AttachStream, FetchError, HostClient, HostError, HostTransport};
+pub use client::{
+    ArtifactStream, AttachStream, FetchError, HostClient, HostError, HostTransport, LogStream,
+};
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::{FileUpload, UploadRequest};
 pub use fuse_wire_attach as attach;
 pub use grant::Grant;
+pub use logs::{FailedCreate, LogSource, MAX_LOG_BYTES};
 pub use snapshot::{
     ForkRequest, RestoreRequest, RestoreResponse, Snapshot, SnapshotKind, SnapshotList,
     SnapshotRequest,

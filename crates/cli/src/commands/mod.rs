@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod environment;
 pub(crate) mod flags;
 pub(crate) mod fusefile;
+pub(crate) mod healthy;
 pub(crate) mod host;
 pub(crate) mod init;
 pub(crate) mod local;

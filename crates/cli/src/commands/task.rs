@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use fuse_client::Client;
 use fuse_wire_api::Task;
 
+use super::environment::logs::{self, Source, SourceArgs};
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::{io, render};
@@ -14,11 +15,24 @@ pub(crate) enum TaskCommand {
     /// Show a task: which environment, how it ended and why.
     #[command(after_help = "Example:\n  fuse task get hello")]
     Get(IdArgs),
-    /// Print what the startup script of a task wrote.
-    #[command(after_help = "Example:\n  fuse task logs hello\n\n\
-        Standard output goes to standard output and errors to standard error, as the script wrote \
-        them; the last 256 KiB of each are kept.")]
-    Logs(IdArgs),
+    /// Print what a task printed, also when its environment is gone.
+    Logs(LogsArgs),
+}
+
+/// `task logs`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  fuse task logs hello\n  fuse task logs hello --source console\n\n\
+    Of the startup script standard output goes to standard output and errors to standard error; the \
+    last 256 KiB of each are kept. With --phase they come together, in the order the script wrote \
+    them. Console and guest agent are kept for 24 hours after a create failed."
+)]
+pub(crate) struct LogsArgs {
+    /// Id of the task; the id of its environment works too.
+    pub(crate) id: String,
+    /// Which output.
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
 }
 
 /// A task by id.
@@ -40,12 +54,20 @@ pub(crate) async fn run(app: &App, command: TaskCommand) -> Result<(), CliError>
                 app.io.data(&render::task::block(&task))?;
             }
         }
-        TaskCommand::Logs(args) => logs(app, &find(app, &client, &args.id).await?)?,
+        TaskCommand::Logs(args) => {
+            let task = find(app, &client, &args.id).await?;
+            if args.source.source == Source::Startup && args.source.phase.is_none() {
+                return startup(app, &task);
+            }
+            let query = args.source.query(false);
+            let stream = client.task_logs(&task.task_id, &query).await?;
+            logs::print(app, stream).await?;
+        }
     }
     Ok(())
 }
 
-fn logs(app: &App, task: &Task) -> Result<(), CliError> {
+fn startup(app: &App, task: &Task) -> Result<(), CliError> {
     let Some(output) = &task.output else {
         app.io.faint(&format!(
             "task {} has no output: it has no startup script, or that has not ended yet",

@@ -25,6 +25,7 @@ mod init;
 mod lifecycle;
 #[cfg(test)]
 mod local;
+mod logs;
 #[cfg(test)]
 mod real;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use fuse_model::{
 };
 use fuse_planner::{Placement, PlacementError, place};
 use fuse_store::{FailedCreate, IdempotentKey, Inserted, NewEnvironment};
-use fuse_wire_api::{CheckedCreate, Spec};
+use fuse_wire_api::{CheckedCreate, Spec, TaskPlacement};
 
 use super::{StoredRequest, boot::script_limit, seed::Seed};
 use crate::{
@@ -47,7 +47,7 @@ impl Control {
         request: &CheckedCreate,
         tenant: String,
         key: Option<IdempotentKey>,
-    ) -> Result<Environment, Error> {
+    ) -> Result<(Environment, TaskPlacement), Error> {
         let seed = self.seed_of(&request.seed_snapshot_id, &tenant).await?;
         self.check_script_bound(request)?;
         let task = TaskId::new(request.task_id.clone());
@@ -80,7 +80,10 @@ impl Control {
                 idempotency: key.clone(),
             };
             match self.record_insert(new).await? {
-                Inserted::Created(record) => return Ok(record),
+                Inserted::Created(record) => {
+                    let placement = placement(&record, &choice.scheduled);
+                    return Ok((record, placement));
+                }
                 Inserted::TaskAssigned(existing) => {
                     return Err(Error::TaskAssigned { task, existing });
                 }
@@ -89,7 +92,7 @@ impl Control {
             }
         }
         let refusal = refusal.unwrap_or_else(|| PlacementRefusal::contended(&sized));
-        self.refuse(id, task, tenant, refusal).await
+        Err(self.refuse(id, task, tenant, refusal).await?)
     }
 
     fn check_script_bound(&self, request: &CheckedCreate) -> Result<(), Error> {
@@ -189,25 +192,29 @@ impl Control {
         })
     }
 
-    /// Stores that the task failed for want of a host, and says why.
+    /// Stores that the task failed for want of a host, and answers with why.
     async fn refuse(
         &self,
         id: EnvironmentId,
         task: TaskId,
         tenant: String,
         refusal: PlacementRefusal,
-    ) -> Result<Environment, Error> {
+    ) -> Result<Error, Error> {
         let text = refusal.to_string();
         let failed = FailedCreate {
             audit: audit::refused(&id, &task, &text),
             error: text,
-            id,
+            id: id.clone(),
             task_id: task.clone(),
             tenant,
         };
         match self.inner.store.environment_insert_failed(failed).await? {
-            Some(existing) => Err(Error::TaskAssigned { task, existing }),
-            None => Err(refusal.into()),
+            Some(existing) => Ok(Error::TaskAssigned { task, existing }),
+            None => {
+                let refused = Error::from(refusal);
+                self.keep_refusal(&task, &id, refused.details()).await;
+                Ok(refused)
+            }
         }
     }
 
@@ -215,6 +222,19 @@ impl Control {
     #[must_use]
     pub fn has_stub_backend(&self) -> bool {
         *self.inner.providers.default_place() == Place::Stub
+    }
+}
+
+fn placement(record: &Environment, scheduled: &Scheduled) -> TaskPlacement {
+    TaskPlacement {
+        host_id: record
+            .host_id
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        policy: scheduled.policy.to_owned(),
+        candidates: scheduled.eligible as u64,
+        ..TaskPlacement::default()
     }
 }
 

@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use fuse_model::{Endpoint, Environment, SnapshotId};
+use fuse_model::{Endpoint, Environment, SnapshotId, TaskLog, TaskOutput};
 use fuse_wire_api::{CheckedCreate, Expose};
 use fuse_wire_host::{StartAgentRequest, start_agent};
 
 use super::{
     GuestToken, StoredRequest,
     failure::BootError,
-    script::{self, ScriptOutput},
+    output::{self, Output},
+    report::Progress,
+    script::{self, Save},
     steps::{self, Steps},
 };
 use crate::{
@@ -19,9 +21,6 @@ use crate::{
     redact::Redactor,
 };
 
-/// Most of each output stream of a script that is kept (bytes).
-const OUTPUT_TAIL: usize = 256 * 1024;
-
 /// What a boot needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Boot<'a> {
@@ -29,6 +28,7 @@ pub(super) struct Boot<'a> {
     pub(super) record: &'a Environment,
     pub(super) request: &'a CheckedCreate,
     pub(super) redactor: &'a Redactor,
+    pub(super) progress: &'a Progress,
 }
 
 /// What a boot yields.
@@ -62,9 +62,13 @@ impl Boot<'_> {
             seed: seed.as_ref(),
             gpu_uuids: &self.gpu_uuids().await?,
         };
-        let made = provider.create(vm).await;
+        let progress = self.progress;
+        let made = progress.measure("boot", provider.create(vm)).await;
         self.control.note_boot(self.record, &made).await;
         let vm = made.map_err(BootError::Boot)?;
+        if let Some(timings) = &vm.timings {
+            progress.note_host(timings);
+        }
         if !provider.has_guest() {
             return Ok(Booted {
                 vm,
@@ -73,12 +77,14 @@ impl Boot<'_> {
             });
         }
         let booted = started.elapsed();
-        let credentials = self.upload(&*provider).await?;
+        let uploaded = progress.measure("upload", self.upload(&*provider)).await;
+        let credentials = uploaded?;
         self.run_script(&*provider).await?;
         let stored = StoredRequest::of(self.request);
         let start = start_request(&inner.settings, &stored, credentials.is_some());
-        let endpoints = provider
-            .start_agent(&self.record.id, &start)
+        let started_agent = provider.start_agent(&self.record.id, &start);
+        let endpoints = progress
+            .measure("start-agent", started_agent)
             .await
             .map_err(BootError::StartAgent)?;
         tracing::debug!(
@@ -130,50 +136,50 @@ impl Boot<'_> {
             Some(places) => steps::instrument(&self.request.startup_script, places),
             None => self.request.startup_script.clone(),
         };
-        let running = script::run(provider, &self.record.id, &script, limit);
+        let (script, mark) = output::mark_phases(&script, &nonce());
+        let mut output = Output::new(self.redactor, mark);
+        let save = |output: &Output<'_>| self.save(output.log(), None);
+        let id = &self.record.id;
+        let running = script::run(provider, id, &script, limit, &mut output, save);
+        let running = self.progress.measure("script", running);
         let outcome = if script.contains(steps::FILE) {
-            let steps = Steps::new(self.control, provider, &self.record.id);
-            steps.during(running).await
+            Steps::new(self.control, provider, id).during(running).await
         } else {
             running.await
         };
-        match outcome {
-            Ok(output) => {
-                self.keep_output(output).await;
-                Ok(())
-            }
-            Err((failed, output)) => {
-                if let Some(output) = output {
-                    self.keep_output(output).await;
-                }
-                Err(failed)
-            }
-        }
+        let exit_code = match &outcome {
+            Ok(exit_code)
+            | Err(
+                BootError::ScriptExit { exit_code, .. }
+                | BootError::ScriptTimeout { exit_code, .. },
+            ) => Some(*exit_code),
+            // It was not told how the script ended.
+            Err(_) => None,
+        };
+        let ended = exit_code.map(|exit_code| output.output(exit_code));
+        self.save(output.log(), ended).await;
+        outcome.map(drop)
     }
 
     /// Keeps what the script wrote with the task. Losing it is no reason to fail.
-    async fn keep_output(&self, output: ScriptOutput) {
-        let Some(task) = &self.record.task_id else {
-            return;
-        };
-        let kept = fuse_model::TaskOutput {
-            exit_code: output.exit_code,
-            stdout: self.redactor.clean_tail(&output.stdout, OUTPUT_TAIL),
-            stderr: self.redactor.clean_tail(&output.stderr, OUTPUT_TAIL),
-        };
-        if let Err(e) = self
-            .control
-            .inner
-            .store
-            .task_set_output(task, &self.record.id, kept)
-            .await
-        {
-            tracing::warn!(
-                vm_id = %self.record.id, error = %crate::error::chain(&e),
-                "cannot keep the output of a startup script"
-            );
-        }
+    fn save(&self, log: TaskLog, output: Option<TaskOutput>) -> Save {
+        let (store, id) = (self.control.inner.store.clone(), self.record.id.clone());
+        let task = self.record.task_id.clone();
+        Box::pin(async move {
+            let Some(task) = task else { return };
+            if let Err(e) = store.task_set_log(&task, &id, log, output).await {
+                tracing::warn!(
+                    vm_id = %id, error = %crate::error::chain(&e),
+                    "cannot keep the output of a startup script"
+                );
+            }
+        })
     }
+}
+
+/// What no script says by chance.
+fn nonce() -> String {
+    hex::encode(rand::random::<[u8; 16]>())
 }
 
 /// The bound of a request's script.

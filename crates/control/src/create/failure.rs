@@ -78,9 +78,15 @@ pub(super) enum BootError {
     #[error("cannot run the startup script")]
     Script(#[source] ProviderError),
     #[error("startup script did not complete in time after {limit:?}")]
-    ScriptTimeout { limit: Duration, stderr: Vec<u8> },
+    ScriptTimeout {
+        limit: Duration,
+        exit_code: i32,
+        stderr: String,
+    },
     #[error("startup script exited with status {exit_code}")]
-    ScriptExit { exit_code: i32, stderr: Vec<u8> },
+    ScriptExit { exit_code: i32, stderr: String },
+    #[error("the connection to the startup script broke before the script ended")]
+    ScriptCut,
     #[error("cannot start the guest agent")]
     StartAgent(#[source] ProviderError),
     #[error("it was destroyed while it was being created")]
@@ -97,7 +103,10 @@ impl BootError {
             Self::Seed(_) => "snapshot",
             Self::Boot(_) => "boot",
             Self::Upload(_) => "upload",
-            Self::Script(_) | Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => "script",
+            Self::Script(_)
+            | Self::ScriptTimeout { .. }
+            | Self::ScriptExit { .. }
+            | Self::ScriptCut => "script",
             Self::StartAgent(_) => "start-agent",
             Self::TakenOver => "taken-over",
         }
@@ -125,6 +134,7 @@ impl BootError {
             | Self::Script(_)
             | Self::ScriptTimeout { .. }
             | Self::ScriptExit { .. }
+            | Self::ScriptCut
             | Self::StartAgent(_) => true,
         }
     }
@@ -137,7 +147,7 @@ impl BootError {
             Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => ErrorKind::Invalid,
             Self::TakenOver => ErrorKind::Conflict,
             Self::Boot(e) | Self::Upload(e) | Self::Script(e) | Self::StartAgent(e) => e.kind(),
-            Self::Credentials(_) => ErrorKind::Internal,
+            Self::Credentials(_) | Self::ScriptCut => ErrorKind::Internal,
         }
     }
 
@@ -167,6 +177,7 @@ impl BootError {
             | Self::Boot(_)
             | Self::Upload(_)
             | Self::Script(_)
+            | Self::ScriptCut
             | Self::StartAgent(_) => redactor.clean_head(&chain(self), TEXT_LIMIT),
         };
         CreateFailure {
@@ -177,8 +188,8 @@ impl BootError {
     }
 }
 
-fn with_tail(text: &str, stderr: &[u8], redactor: &Redactor) -> String {
-    let tail = redactor.clean_tail(stderr, STDERR_TAIL);
+fn with_tail(text: &str, stderr: &str, redactor: &Redactor) -> String {
+    let tail = redactor.clean_tail(stderr.as_bytes(), STDERR_TAIL);
     match tail.trim_end() {
         "" => text.to_owned(),
         tail => format!("{text}: {tail}"),
@@ -200,7 +211,7 @@ mod tests {
     fn a_failed_script_tells_phase_status_and_tail() {
         let run = redacted(&BootError::ScriptExit {
             exit_code: 3,
-            stderr: b"no hunter2hunter2 here\n".to_vec(),
+            stderr: "no hunter2hunter2 here\n".to_owned(),
         });
         assert_eq!(run.kind, ErrorKind::Invalid);
         assert_eq!(
@@ -210,14 +221,14 @@ mod tests {
         assert_eq!(run.details["exit_code"], "3");
         let build = redacted(&BootError::ScriptExit {
             exit_code: 90,
-            stderr: Vec::new(),
+            stderr: String::new(),
         });
         assert_eq!(build.details["phase"], "build");
     }
 
     #[test]
     fn the_tail_is_bounded() {
-        let stderr = "x".repeat(10_000).into_bytes();
+        let stderr = "x".repeat(10_000);
         let failure = redacted(&BootError::ScriptExit {
             exit_code: 1,
             stderr,
@@ -230,7 +241,8 @@ mod tests {
         let limit = Duration::from_secs(30);
         let failure = redacted(&BootError::ScriptTimeout {
             limit,
-            stderr: b"slow".to_vec(),
+            exit_code: 124,
+            stderr: "slow".to_owned(),
         });
         assert_eq!(
             failure.message,

@@ -11,18 +11,20 @@ use fuse_model::{
     SnapshotId, SnapshotKind, SnapshotState, State, TaskId,
 };
 use fuse_store::{IdempotentKey, Inserted, NewEnvironment, SecretMap};
-use fuse_wire_api::{CreateSnapshot, ForkEnvironment, Manifest};
+use fuse_wire_api::{CreateSnapshot, ForkEnvironment, Manifest, TaskPlacement};
 use rand::Rng as _;
 use tokio::sync::oneshot;
 
 use super::{
-    CreatedOnce, Creation, Once, StoredRequest, boot::Booted, failure::BootError, start_request,
+    CreatedOnce, Creation, Once, StoredRequest, boot::Booted, failure::BootError, report::Progress,
+    start_request,
 };
 use crate::{
     Control, Error,
     audit::{self, Scheduled},
     control::OPERATION_TTL,
     error::PlacementRefusal,
+    fail_point::effect,
     guest::{self, Credentials, FileSources},
     provider::{NewVm, Provider, ProviderError, upload_request},
     redact::Redactor,
@@ -230,8 +232,18 @@ impl Control {
         let record = &fork.record;
         let registration = self.inner.inflight.begin(&record.id);
         let redactor = Redactor::new(fork.secrets.values().map(String::as_str));
+        let progress = Progress::placed(TaskPlacement {
+            host_id: record
+                .host_id
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            policy: "fork".to_owned(),
+            candidates: 1,
+            ..TaskPlacement::default()
+        });
         let outcome = tokio::select! {
-            outcome = self.holding(&record.id, self.boot_fork(&fork)) => {
+            outcome = self.holding(&record.id, self.boot_fork(&fork, &progress)) => {
                 outcome.unwrap_or(Err(BootError::TakenOver))
             }
             () = registration.cancelled() => Err(BootError::TakenOver),
@@ -248,6 +260,10 @@ impl Control {
             },
             Err(failed) => failed,
         };
+        if !matches!(failed, BootError::TakenOver) {
+            self.keep_failure(record, &failed, &progress, &redactor)
+                .await;
+        }
         let failure = failed.redacted(&record.id, &redactor);
         let outcome = Err(failure.clone().into());
         // Before the record goes: who sees it gone finds the answer.
@@ -256,7 +272,11 @@ impl Control {
         outcome
     }
 
-    async fn boot_fork(&self, fork: &Fork) -> Result<(Booted, SnapshotId), BootError> {
+    async fn boot_fork(
+        &self,
+        fork: &Fork,
+        progress: &Progress,
+    ) -> Result<(Booted, SnapshotId), BootError> {
         let started = Instant::now();
         let record = &fork.record;
         let seed = match &fork.reuse {
@@ -268,7 +288,8 @@ impl Control {
                     ..CreateSnapshot::default()
                 };
                 let taken = self.snapshot_take(&fork.source.id, &wanted, &record.tenant, None);
-                taken.await.map_err(|e| BootError::Seed(Box::new(e)))?.id
+                let taken = Box::pin(progress.measure("snapshot", taken)).await;
+                taken.map_err(|e| BootError::Seed(Box::new(e)))?.id
             }
         };
         let host = fork.source.host_id.as_ref();
@@ -281,12 +302,18 @@ impl Control {
             seed: None,
             gpu_uuids: &[],
         };
-        let vm = provider.fork(&fork.source.id, &seed, new).await;
+        let forked = provider.fork(&fork.source.id, &seed, new);
+        let vm = progress.measure("boot", forked).await;
         let vm = vm.map_err(BootError::Boot)?;
-        let credentials = self.write_fork(fork, &*provider).await?;
+        if let Some(timings) = &vm.timings {
+            progress.note_host(timings);
+        }
+        let written = progress.measure("upload", self.write_fork(fork, &*provider));
+        let credentials = written.await?;
         let settings = &self.inner.settings;
         let start = start_request(settings, &fork.stored, credentials.is_some());
-        let endpoints = provider.start_agent(&record.id, &start).await;
+        let started_agent = provider.start_agent(&record.id, &start);
+        let endpoints = progress.measure("start-agent", started_agent).await;
         let endpoints = endpoints.map_err(BootError::StartAgent)?;
         tracing::debug!(vm_id = %record.id, elapsed_ms = started.elapsed().as_millis(), "fork is up");
         let booted = Booted {
@@ -361,7 +388,7 @@ impl Control {
             .inner
             .store
             .snapshot_insert(lineage, vec![forked], None);
-        if let Err(e) = noted.await {
+        if let Err(e) = effect("record-lineage", record.id.as_str(), noted).await {
             tracing::warn!(vm_id = %record.id, error = %crate::error::chain(&e), "cannot note what a fork is made of");
         }
     }

@@ -19,6 +19,8 @@ mod failure;
 mod fleet;
 mod fork;
 mod once;
+mod output;
+mod report;
 mod request;
 mod script;
 mod seed;
@@ -40,6 +42,7 @@ pub(crate) use request::StoredRequest;
 use self::{
     boot::{Boot, Booted},
     failure::BootError,
+    report::Progress,
 };
 use crate::{
     Control, Error,
@@ -99,12 +102,14 @@ impl Control {
         let control = self.clone();
         self.detached(async move {
             let key = once.as_ref().map(|once| once.key.clone());
-            let accepted = control.accept(&request, tenant, key).await?;
+            let (accepted, placement) = control.accept(&request, tenant, key).await?;
             let (sender, finished) = oneshot::channel();
             let record = accepted.clone();
+            let progress = Progress::placed(placement);
             let worker = control.clone();
             control.spawn(async move {
-                let outcome = Box::pin(worker.bring_up(record, request, once)).await;
+                let work = worker.bring_up(record, request, once, progress);
+                let outcome = Box::pin(work).await;
                 // An error here means that nobody waits for the outcome.
                 let _gone = sender.send(outcome);
             });
@@ -123,6 +128,7 @@ impl Control {
         record: Environment,
         request: CheckedCreate,
         once: Option<Once>,
+        progress: Progress,
     ) -> Result<Environment, Error> {
         let registration = self.inner.inflight.begin(&record.id);
         let redactor = Redactor::new(
@@ -137,6 +143,7 @@ impl Control {
             record: &record,
             request: &request,
             redactor: &redactor,
+            progress: &progress,
         };
         let outcome = tokio::select! {
             outcome = self.holding(&record.id, boot.run()) => {
@@ -158,6 +165,10 @@ impl Control {
             },
             Err(failed) => failed,
         };
+        if !matches!(failed, BootError::TakenOver) {
+            self.keep_failure(&record, &failed, &progress, &redactor)
+                .await;
+        }
         let failure = failed.redacted(&record.id, &redactor);
         let outcome = Err(failure.clone().into());
         // Before the record goes: who sees it gone finds the answer.

@@ -1,55 +1,96 @@
 //! The startup script of an environment (lifecycle 7).
 
-use std::time::Duration;
+use std::{future::Future, pin::Pin, time::Duration};
 
 use fuse_model::EnvironmentId;
+use fuse_wire_host::{
+    attach::{Codec, Exit, Frame, Request as AttachRequest},
+    limits::CALL_GRACE,
+};
+use futures_util::StreamExt as _;
+use tokio_util::codec::FramedRead;
 
-use super::failure::BootError;
-use crate::{exec::Command, provider::Provider};
+use super::{
+    failure::BootError,
+    output::{Output, Source},
+};
+use crate::provider::Provider;
 
-/// What a script that succeeded wrote.
-#[derive(Debug)]
-pub(super) struct ScriptOutput {
-    pub(super) exit_code: i32,
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
-}
+/// How often what a script has written is stored while it runs.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs the script. The agent enforces the bound, so that the output until then comes
-/// back; the client waits a little longer than that.
+/// Keeps what was written so far.
+pub(super) type Save = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs the script and collects what it writes as it comes. The guest enforces the bound; here it
+/// is waited a little longer than that. Answers with the exit status, of a script that ended.
 pub(super) async fn run(
     provider: &dyn Provider,
     vm: &EnvironmentId,
     script: &str,
     limit: Duration,
-) -> Result<ScriptOutput, (BootError, Option<ScriptOutput>)> {
-    let argv = vec!["sh".to_owned(), "-lc".to_owned(), script.to_owned()];
-    let command = Command {
-        argv,
-        timeout: limit,
+    output: &mut Output<'_>,
+    save: impl Fn(&Output<'_>) -> Save,
+) -> Result<i32, BootError> {
+    let request = AttachRequest {
+        cmd: vec!["sh".to_owned(), "-lc".to_owned(), script.to_owned()],
+        timeout_ms: Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+        ..AttachRequest::default()
     };
-    let answer = provider
-        .exec(vm, &command.request())
+    let stream = provider
+        .attach(vm, &request)
         .await
-        .map_err(|e| (BootError::Script(e), None))?;
-    let output = ScriptOutput {
-        exit_code: answer.exit_code,
-        stdout: answer.stdout,
-        stderr: answer.stderr,
-    };
-    let stderr = || output.stderr.clone();
-    let failed = if answer.timed_out {
-        BootError::ScriptTimeout {
+        .map_err(BootError::Script)?;
+    let ended = tokio::time::timeout(limit + CALL_GRACE, collect(stream, output, save)).await;
+    output.finish();
+    let exit = ended.unwrap_or(None).ok_or(BootError::ScriptCut)?;
+    if exit.timed_out {
+        return Err(BootError::ScriptTimeout {
             limit,
-            stderr: stderr(),
+            stderr: output.stderr().to_owned(),
+            exit_code: exit.exit_code,
+        });
+    }
+    if exit.exit_code != 0 {
+        return Err(BootError::ScriptExit {
+            exit_code: exit.exit_code,
+            stderr: output.stderr().to_owned(),
+        });
+    }
+    Ok(exit.exit_code)
+}
+
+/// Reads to the end; `None` when the connection ended before the script did.
+async fn collect(
+    stream: impl tokio::io::AsyncRead + Unpin,
+    output: &mut Output<'_>,
+    save: impl Fn(&Output<'_>) -> Save,
+) -> Option<Exit> {
+    let mut frames = FramedRead::new(stream, Codec);
+    let mut ticks = tokio::time::interval(SAVE_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks.reset();
+    let mut saving: Option<Save> = None;
+    loop {
+        let saved = async {
+            match saving.as_mut() {
+                Some(saving) => saving.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            frame = frames.next() => match frame?.ok()? {
+                Frame::Stdout(bytes) => output.push(Source::Stdout, &bytes),
+                Frame::Stderr(bytes) => output.push(Source::Stderr, &bytes),
+                Frame::Exit(exit) => return Some(exit),
+                Frame::Stdin(_) | Frame::Resize(_) | Frame::Other(_) => {}
+            },
+            () = saved => saving = None,
+            _ = ticks.tick() => {
+                if saving.is_none() && output.take_changed() {
+                    saving = Some(save(output));
+                }
+            }
         }
-    } else if output.exit_code != 0 {
-        BootError::ScriptExit {
-            exit_code: output.exit_code,
-            stderr: stderr(),
-        }
-    } else {
-        return Ok(output);
-    };
-    Err((failed, Some(output)))
+    }
 }

@@ -147,6 +147,7 @@ fn is_the_hosts(error: &ProviderError) -> bool {
             | HostError::NotFound { .. }
             | HostError::Conflict { .. }
             | HostError::NotUpgraded { .. }
+            | HostError::Silent { .. }
             | HostError::BadRequest { .. }
             | HostError::Busy { .. }
             | HostError::Unreachable { .. } => false,

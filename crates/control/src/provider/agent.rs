@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
 use fuse_wire_host::{
-    Capacity, CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostError, StartAgentRequest,
-    UploadRequest, VmState, VmView,
+    Capacity, CreateVmRequest, ExecRequest, ExecResponse, FailedCreate, HostClient, HostError,
+    LogSource, LogStream, StartAgentRequest, UploadRequest, VmState, VmView,
     attach::Request as AttachRequest,
     client::AttachStream,
     snapshot::{ForkRequest, RestoreRequest, Snapshot, SnapshotRequest},
@@ -12,6 +12,7 @@ use fuse_wire_host::{
 };
 
 use super::{FoundVm, NewVm, Provider, ProviderError};
+use crate::fail_point::effect;
 
 /// VMs of one host.
 #[derive(Debug, Clone)]
@@ -92,6 +93,7 @@ fn found(view: VmView) -> FoundVm {
         owner: view.owner,
         boot_id: view.boot_id.filter(|_| up),
         stopped: view.state == Some(VmState::Stopped),
+        timings: view.timings_ms,
     }
 }
 
@@ -121,7 +123,7 @@ impl Provider for AgentProvider {
 
     async fn create(&self, vm: NewVm<'_>) -> Result<FoundVm, ProviderError> {
         let request = create_request(vm);
-        match self.client.create(&request).await {
+        match effect("create", vm.id.as_str(), self.client.create(&request)).await {
             Ok(view) => Ok(found(view)),
             Err(conflict @ HostError::Conflict { .. }) => {
                 if !self.clear_leftover(vm).await? {
@@ -134,7 +136,8 @@ impl Provider for AgentProvider {
     }
 
     async fn upload(&self, vm: &EnvironmentId, files: &UploadRequest) -> Result<(), ProviderError> {
-        Ok(self.client.upload(vm.as_str(), files).await?)
+        let upload = self.client.upload(vm.as_str(), files);
+        Ok(effect("upload", vm.as_str(), upload).await?)
     }
 
     async fn exec(
@@ -142,7 +145,8 @@ impl Provider for AgentProvider {
         vm: &EnvironmentId,
         command: &ExecRequest,
     ) -> Result<ExecResponse, ProviderError> {
-        Ok(self.client.exec(vm.as_str(), command).await?)
+        let exec = self.client.exec(vm.as_str(), command);
+        Ok(effect("exec", vm.as_str(), exec).await?)
     }
 
     async fn start_agent(
@@ -150,7 +154,8 @@ impl Provider for AgentProvider {
         vm: &EnvironmentId,
         request: &StartAgentRequest,
     ) -> Result<Vec<Endpoint>, ProviderError> {
-        let answer = self.client.start_agent(vm.as_str(), request).await?;
+        let start = self.client.start_agent(vm.as_str(), request);
+        let answer = effect("start-agent", vm.as_str(), start).await?;
         Ok(answer.endpoints.into_iter().map(endpoint).collect())
     }
 
@@ -163,7 +168,8 @@ impl Provider for AgentProvider {
         vm: &EnvironmentId,
         request: &SnapshotRequest,
     ) -> Result<Snapshot, ProviderError> {
-        let taken = self.client.snapshot(vm.as_str(), request).await;
+        let take = self.client.snapshot(vm.as_str(), request);
+        let taken = effect("snapshot", vm.as_str(), take).await;
         taken.map_err(|e| unless_unsupported("snapshot", e))
     }
 
@@ -180,7 +186,8 @@ impl Provider for AgentProvider {
         let request = RestoreRequest {
             snapshot_id: snapshot.to_string(),
         };
-        let restored = self.client.restore(vm.as_str(), &request).await;
+        let restore = self.client.restore(vm.as_str(), &request);
+        let restored = effect("restore", vm.as_str(), restore).await;
         restored
             .map(drop)
             .map_err(|e| unless_unsupported("snapshot restore", e))
@@ -206,7 +213,8 @@ impl Provider for AgentProvider {
             region: create.region,
             owner: create.owner,
         };
-        let forked = self.client.fork(source.as_str(), &request).await;
+        let fork = self.client.fork(source.as_str(), &request);
+        let forked = effect("fork", vm.id.as_str(), fork).await;
         forked.map(found).map_err(|e| unless_unsupported("fork", e))
     }
 
@@ -215,8 +223,30 @@ impl Provider for AgentProvider {
         vm: &EnvironmentId,
         request: &AttachRequest,
     ) -> Result<AttachStream, ProviderError> {
-        let stream = self.client.attach(vm.as_str(), request).await;
+        let attach = self.client.attach(vm.as_str(), request);
+        let stream = effect("attach", vm.as_str(), attach).await;
         stream.map_err(|e| unless_unsupported("attach", e))
+    }
+
+    async fn logs(
+        &self,
+        vm: &EnvironmentId,
+        source: LogSource,
+        follow: bool,
+    ) -> Result<LogStream, ProviderError> {
+        let stream = self.client.logs(vm.as_str(), source, follow).await;
+        stream.map_err(|e| unless_unsupported("logs", e))
+    }
+
+    async fn failed_create(
+        &self,
+        vm: &EnvironmentId,
+    ) -> Result<Option<FailedCreate>, ProviderError> {
+        match self.client.failed_create(vm.as_str()).await {
+            Ok(failure) => Ok(Some(failure)),
+            Err(HostError::NotFound { .. }) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {
@@ -233,7 +263,7 @@ impl Provider for AgentProvider {
     }
 
     async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError> {
-        match self.client.delete(vm.as_str()).await {
+        match effect("destroy", vm.as_str(), self.client.delete(vm.as_str())).await {
             Ok(()) | Err(HostError::NotFound { .. }) => Ok(()),
             Err(e) => Err(e.into()),
         }

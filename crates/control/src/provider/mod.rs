@@ -13,7 +13,8 @@ use std::fmt;
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, EnvironmentSpec, ErrorKind, FleetId, SnapshotId};
 use fuse_wire_host::{
-    Capacity, ExecRequest, ExecResponse, FileUpload, HostError, StartAgentRequest, UploadRequest,
+    Capacity, CreateTimings, ExecRequest, ExecResponse, FailedCreate, FileUpload, HostError,
+    LogSource, LogStream, StartAgentRequest, UploadRequest,
     attach::Request as AttachRequest,
     client::AttachStream,
     snapshot::{Snapshot, SnapshotRequest},
@@ -73,7 +74,7 @@ pub(crate) struct NewVm<'a> {
 }
 
 /// A VM that a provider has.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FoundVm {
     /// Its name.
     pub(crate) id: String,
@@ -86,6 +87,8 @@ pub(crate) struct FoundVm {
     pub(crate) boot_id: Option<String>,
     /// It has ended and its host does not boot it again.
     pub(crate) stopped: bool,
+    /// How long its host took to make it, if it was made just now.
+    pub(crate) timings: Option<CreateTimings>,
 }
 
 /// Something that makes, finds and removes VMs and talks to their guests.
@@ -151,6 +154,20 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         vm: &EnvironmentId,
         request: &AttachRequest,
     ) -> Result<AttachStream, ProviderError>;
+
+    /// What a VM, or its guest agent, printed; for a follower also what it prints.
+    async fn logs(
+        &self,
+        vm: &EnvironmentId,
+        source: LogSource,
+        follow: bool,
+    ) -> Result<LogStream, ProviderError>;
+
+    /// What is known of the last create of that name that failed on the host.
+    async fn failed_create(
+        &self,
+        vm: &EnvironmentId,
+    ) -> Result<Option<FailedCreate>, ProviderError>;
 
     /// Looks a VM up; `None` when there is none.
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError>;

@@ -5,7 +5,8 @@
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
 use fuse_wire_host::{
-    Capacity, ExecRequest, ExecResponse, StartAgentRequest, UploadRequest,
+    Capacity, ExecRequest, ExecResponse, FailedCreate, LogSource, LogStream, StartAgentRequest,
+    UploadRequest,
     attach::Request as AttachRequest,
     client::AttachStream,
     snapshot::{Snapshot, SnapshotRequest},
@@ -28,6 +29,7 @@ fn found(vm: &EnvironmentId) -> FoundVm {
         owner: None,
         boot_id: None,
         stopped: false,
+        timings: None,
     }
 }
 
@@ -110,6 +112,22 @@ impl Provider for StubProvider {
         Err(ProviderError::Unsupported {
             operation: "attach",
         })
+    }
+
+    async fn logs(
+        &self,
+        _vm: &EnvironmentId,
+        _source: LogSource,
+        _follow: bool,
+    ) -> Result<LogStream, ProviderError> {
+        Err(ProviderError::Unsupported { operation: "logs" })
+    }
+
+    async fn failed_create(
+        &self,
+        _vm: &EnvironmentId,
+    ) -> Result<Option<FailedCreate>, ProviderError> {
+        Ok(None)
     }
 
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {

@@ -122,7 +122,7 @@ impl Control {
         show(&self.inner.metrics.cycle.listed, listed);
     }
 
-    async fn picture(&self) -> Result<Picture, StoreError> {
+    pub(super) async fn picture(&self) -> Result<Picture, StoreError> {
         let records = self.read_table().await?;
         let mut sites = Sites::new();
         let mut listings = BTreeMap::new();

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Interrupted operations that are looked at in one go.
-const BATCH: u32 = 256;
+pub(super) const BATCH: u32 = 256;
 /// Bound of the question whether a guest agent serves.
 const SERVES_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 /// Succeeds when something listens on the guest agent's port (9550 = 0x254E), by

@@ -1,7 +1,7 @@
 //! Ends environments that are over a limit, at the second strike.
 
 use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, OperationKind, Trigger};
-use fuse_planner::{Limits, Overrun, Strike, Strikes};
+use fuse_planner::{Overrun, Strike, Strikes};
 use fuse_store::{Change, DeadLetter, Guarded, OperationChange, TaskChange};
 
 use crate::{
@@ -18,12 +18,7 @@ impl Control {
         idle: &mut Strikes,
         records: impl Iterator<Item = &Environment>,
     ) {
-        let settings = &self.inner.settings;
-        let limits = Limits {
-            runtime: settings.task_stuck_timeout,
-            idle: settings.default_idle_timeout,
-            runtime_covers_draining: settings.max_runtime_covers_draining,
-        };
+        let limits = self.limits();
         let now = self.inner.store.now();
         let (runtime, idleness): (Vec<_>, Vec<_>) = records
             .filter_map(|record| Some((record, limits.overrun(record, now)?)))

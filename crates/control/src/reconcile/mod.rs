@@ -11,6 +11,7 @@ mod cycle;
 mod evict;
 mod interrupted;
 mod limits;
+mod preview;
 mod progress;
 mod prune;
 mod set_up;
@@ -22,6 +23,7 @@ use fuse_store::{Lease, StoreError};
 
 use crate::{Control, error::chain};
 
+pub use preview::{Preview, PreviewStep};
 pub use progress::Health;
 
 pub(crate) use evict::Evicting;

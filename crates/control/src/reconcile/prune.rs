@@ -1,5 +1,5 @@
 //! Forgets what has had its time: events of environments that are gone, old audit
-//! entries, used idempotency keys. The holder of the lease does it after every cycle.
+//! entries, used idempotency keys, what was kept of creates that failed. The holder of the lease does it after every cycle.
 
 use std::{future::Future, time::Duration};
 
@@ -26,6 +26,7 @@ impl Control {
         if let Some(before) = self.ago(keep).filter(|_| !keep.is_zero()) {
             rounds("audit entries", || store.audit_prune(before, BATCH)).await;
         }
+        rounds("failed creates", || store.task_failure_prune(BATCH)).await;
         rounds("idempotency keys", || store.idempotency_prune(BATCH)).await;
     }
 

@@ -29,6 +29,7 @@ pub(crate) use restore::check_ready;
 use crate::{
     Control, Error,
     error::{Missing, chain},
+    fail_point::effect,
     operation::not_running,
     provider::{Provider, ProviderError},
 };
@@ -260,7 +261,7 @@ impl Control {
             self.inner
                 .store
                 .snapshot_insert(snapshot.clone(), vec![audit], kept(&snapshot));
-        if let Err(e) = stored.await {
+        if let Err(e) = effect("record-snapshot", record.id.as_str(), stored).await {
             drop_unrecorded(&*provider, &snapshot.id).await;
             return Err(e.into());
         }

@@ -1,7 +1,7 @@
 //! The control API: what the host asks of its guest.
 //!
 //! ```text
-//! transport (vsock | serial + mux) -> HTTP/1.1 -> routes -> exec, files, clock, surface, snapshot, power
+//! transport (vsock | serial + mux) -> HTTP/1.1 -> routes -> exec, files, clock, surface, snapshot, log, power
 //! ```
 //!
 //! Only the host reaches it, so there is no authentication. It must answer
@@ -11,6 +11,7 @@
 mod attach;
 mod body;
 mod error;
+mod log;
 mod ready;
 mod routes;
 mod serial;

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::body::JsonBody;
 use super::error::ApiError;
-use super::{Control, attach, snapshot};
+use super::{Control, attach, log, snapshot};
 use crate::clock;
 use crate::files::{self, Target};
 
@@ -36,6 +36,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route(path::SURFACE, post(start_surface))
         .route(path::POWER, post(power))
         .route(path::ATTACH, get(attach::attach))
+        .route(path::LOG, get(log::log))
         .merge(snapshot::routes())
         .fallback(async || ApiError::NotFound)
         .method_not_allowed_fallback(async || ApiError::Method)

@@ -20,6 +20,7 @@ use fuse_wire_guest::snapshot::{
 use fuse_wire_guest::{Blob, CONTROL_PORT};
 use http::StatusCode;
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -217,6 +218,35 @@ impl GuestClient {
         self.post::<_, ClockResponse>(path::CLOCK, &request, limit)
             .await
             .map(drop)
+    }
+
+    /// What the guest agent has logged since the boot; with `follow` the body goes on with what it
+    /// logs from then on. Only the begin of the answer is bounded.
+    ///
+    /// # Errors
+    /// See [`GuestError`]; an older guest agent refuses.
+    pub async fn log(&self, follow: bool, limit: Duration) -> Result<Incoming, GuestError> {
+        let follow = if follow { "1" } else { "0" };
+        let request = http::Request::get(format!("http://guest{}?follow={follow}", path::LOG))
+            .body(Full::default())
+            .map_err(|e| GuestError::Channel(e.into()))?;
+        let begin = async {
+            let response = self.http.request(request).await;
+            let response = response.map_err(|e| GuestError::Channel(e.into()))?;
+            let status = response.status();
+            if status.is_success() {
+                return Ok(response.into_body());
+            }
+            let body = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await;
+            Err(refusal(
+                status,
+                &body.map_err(GuestError::Channel)?.to_bytes(),
+            ))
+        };
+        let begun = tokio::time::timeout(limit, begin).await;
+        begun.unwrap_or(Err(GuestError::Timeout(limit)))
     }
 
     async fn post<B: Serialize + Sync, T: DeserializeOwned>(

@@ -15,8 +15,8 @@ use crate::disk::sealed::SealError;
 use crate::gpu::PickError;
 use crate::guest::GuestError;
 use crate::registry::{
-    CreateError, DeleteError, ForkError, LeaseError, NoSnapshots, RestoreError, SnapshotError,
-    SurfaceError, VmError,
+    CreateError, DeleteError, ForkError, LeaseError, LogError, NoSnapshots, RestoreError,
+    SnapshotError, SurfaceError, VmError,
 };
 use crate::report::chain;
 use crate::snapshot::StoreError;
@@ -174,6 +174,17 @@ impl From<LeaseError> for ApiError {
             }
             LeaseError::Guest(GuestError::Refused { reason }) => Self::bad_request(reason.clone()),
             LeaseError::Guest(_) => Self::internal(&error),
+        }
+    }
+}
+
+impl From<LogError> for ApiError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Vm(error) => error.into(),
+            LogError::Lease(error) => error.into(),
+            LogError::NotYet { .. } => Self::busy(error.to_string()),
+            LogError::File(_) => Self::internal(&error),
         }
     }
 }

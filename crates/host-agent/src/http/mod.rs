@@ -9,6 +9,7 @@ mod attach;
 mod auth;
 mod body;
 mod error;
+mod logs;
 mod routes;
 pub mod server;
 mod snapshots;
@@ -72,6 +73,8 @@ impl App {
             .route("/v1/vm/{id}/exec", post(routes::exec))
             .route("/v1/vm/{id}/attach", get(attach::attach))
             .route("/v1/vm/{id}/start-agent", post(routes::start_agent))
+            .route("/v1/vm/{id}/logs", get(logs::read))
+            .route("/v1/vm/{id}/failure", get(logs::failure))
             .route("/v1/vm/{id}/snapshot", post(snapshots::take))
             .route("/v1/vm/{id}/snapshots", get(snapshots::list))
             .route(

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fuse_wire_host::{VmState, VmView};
+use fuse_wire_host::{FailedCreate, VmState, VmView};
 use tokio::sync::oneshot;
 
 use super::bring_up::{BringUp, Failure, Kind};
@@ -15,6 +15,7 @@ use super::error::{
 };
 use super::host::Host;
 use super::journal::{Journal, stop_process};
+use super::logs::console_tail;
 use super::meta::{Meta, Phase};
 use super::timings::Timings;
 use super::vm::{Mailbox, Op, Status, Vm};
@@ -62,7 +63,7 @@ impl Actor {
                 let _left = reply.send(Ok(view));
                 self.serve().await;
             }
-            Err(failure) => self.abandon(journal, failure, reply).await,
+            Err(failure) => self.abandon(journal, failure, &timings, reply).await,
         }
     }
 
@@ -155,6 +156,7 @@ impl Actor {
         self,
         mut journal: Journal,
         failure: Failure,
+        timings: &Timings,
         reply: oneshot::Sender<Result<VmView, CreateError>>,
     ) {
         let error = self.create_error(failure);
@@ -164,6 +166,14 @@ impl Actor {
             "vm not created"
         );
         self.enter(VmState::Deleting);
+        self.host.failures.note(FailedCreate {
+            vm_id: self.meta.vm_id.clone(),
+            owner: self.meta.spec.owner.clone(),
+            failed_at: jiff::Timestamp::now().to_string(),
+            error: chain(&error),
+            timings_ms: timings.report(),
+            console: console_tail(self.vm.log().to_owned()).await,
+        });
         let undone = journal.undo(&self.host, &self.meta).await;
         let Err(source) = undone else {
             self.host.tables.forget(&self.meta);

@@ -27,6 +27,7 @@ use super::journal::{Journal, Undo, When, remove_sockets};
 use super::meta::Meta;
 use super::timings::{self, Timings};
 use super::vm::Vm;
+use crate::fail_point::place;
 use crate::guest::ready::{self, ReadyError};
 use crate::guest::{GuestClient, GuestError};
 use crate::report::chain;
@@ -399,9 +400,10 @@ impl BringUp<'_> {
     /// Whether to go on.
     #[cfg_attr(
         not(test),
-        expect(unused_variables, reason = "tests inject failures by step")
+        expect(unused_variables, reason = "tests inject failures by moment")
     )]
     fn check(&self, step: Step, when: When) -> Result<(), Failure> {
+        place(step.name());
         if self.vm.stop.is_cancelled() || self.host.shutdown.is_cancelled() {
             return Err(Failure::Cancelled);
         }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::error::{NoSnapshots, StepError};
+use super::logs::Failures;
 use super::meta::{Meta, MetaError, Metas};
 use super::tables::Tables;
 use crate::artifact::Artifacts;
@@ -102,6 +103,8 @@ pub struct Host {
     /// The VMs' tasks.
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
+    /// Creates that failed.
+    pub(super) failures: Failures,
     /// Locked while the agent runs; the kernel unlocks it when it ends, however it ends.
     pub(super) _lock: std::fs::File,
     #[cfg(test)]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::error::UndoError;
 use super::host::Host;
 use super::meta::Meta;
+use crate::fail_point::place;
 use crate::vmm::process::{Process, ProcessId, with_argument};
 
 /// A thing that a VM may own on the host.
@@ -27,6 +28,19 @@ pub(super) enum Undo {
     Rules,
     /// Its VMM.
     Process,
+}
+
+impl Undo {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Directory => "undo directory",
+            Self::Sockets => "undo sockets",
+            Self::Tap => "undo tap",
+            Self::Rules => "undo rules",
+            Self::Process => "undo process",
+            Self::Gpus => "undo gpus",
+        }
+    }
 }
 
 /// Things to undo, in the order they were made.
@@ -57,7 +71,10 @@ impl Journal {
         let mut failed = Vec::new();
         let mut first = None;
         while let Some(entry) = self.entries.pop() {
-            if let Err(error) = undo(entry, host, meta).await {
+            place(entry.name());
+            let undone = undo(entry, host, meta).await;
+            place(entry.name());
+            if let Err(error) = undone {
                 failed.push(entry);
                 // A VMM that still runs uses the rest: taking it away would not help.
                 let stop = entry == Undo::Process;

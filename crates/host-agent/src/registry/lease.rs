@@ -11,6 +11,7 @@ use fuse_wire_guest::control;
 use fuse_wire_host::{
     ExecRequest, ExecResponse, FileUpload, UploadRequest, VmState, attach, limits,
 };
+use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -175,6 +176,15 @@ impl Lease {
     /// The guest cannot be used or refuses the command.
     pub async fn attach(&self, request: &attach::Request) -> Result<AttachedStream, LeaseError> {
         self.run(self.vm.guest.attach(request, limits::ATTACH_LIMIT))
+            .await
+    }
+
+    /// What the guest agent has logged since the boot, and for a follower what it logs.
+    ///
+    /// # Errors
+    /// The guest cannot be used, or its agent is too old to say.
+    pub(super) async fn log(&self, follow: bool) -> Result<Incoming, LeaseError> {
+        self.run(self.vm.guest.log(follow, limits::READ_LIMIT))
             .await
     }
 

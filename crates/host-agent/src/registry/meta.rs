@@ -12,6 +12,7 @@ use fuse_wire_host::start_agent::Protocol;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::fail_point::place;
 use crate::file_error::{FileError, failed};
 use crate::gpu::Claim;
 use crate::net::Slot;
@@ -221,8 +222,11 @@ impl Metas {
     pub fn save(&self, meta: &Meta) -> Result<(), MetaError> {
         let dir = self.dir(&meta.vm_id);
         let (path, partial) = (dir.join(META), dir.join("meta.tmp"));
+        place("save: before");
         write(&partial, meta, Sync::Yes)?;
+        place("save: written");
         fs::rename(&partial, &path).map_err(failed("replace", &path))?;
+        place("save: replaced");
         let synced = fs::File::open(&dir).and_then(|d| d.sync_all());
         Ok(synced.map_err(failed("sync", &dir))?)
     }

@@ -21,6 +21,7 @@ mod error;
 mod host;
 mod journal;
 mod lease;
+mod logs;
 pub mod meta;
 mod reattach;
 mod restore;
@@ -37,8 +38,8 @@ mod tests;
 use std::sync::Arc;
 
 use fuse_wire_host::{
-    CreateVmRequest, ForkRequest, RestoreResponse, Snapshot, SnapshotRequest, StartAgentRequest,
-    StartAgentResponse, VmView,
+    CreateVmRequest, FailedCreate, ForkRequest, RestoreResponse, Snapshot, SnapshotRequest,
+    StartAgentRequest, StartAgentResponse, VmView,
 };
 
 use crate::artifact::Artifacts;
@@ -49,6 +50,8 @@ pub use error::{
 };
 pub use host::{Host, HostError, HostParts};
 pub use lease::Lease;
+pub use logs::LogError;
+pub(crate) use logs::{AgentLog, Console};
 pub use stop::{StopError, stop_all};
 use vm::Vm;
 
@@ -119,6 +122,32 @@ impl Registry {
     pub fn lease(&self, id: &str) -> Result<Lease, LeaseError> {
         let vm = self.vm(id).map_err(LeaseError::Vm)?;
         lease::take(&vm)
+    }
+
+    /// The console of a VM: what is there, and for a follower what comes.
+    ///
+    /// # Errors
+    /// See [`LogError`].
+    pub(crate) async fn console(&self, id: &str, follow: bool) -> Result<Console, LogError> {
+        let shutdown = self.host.shutdown.clone();
+        Console::open(self.vm(id)?, follow, shutdown).await
+    }
+
+    /// The log of a VM's guest agent.
+    ///
+    /// # Errors
+    /// See [`LogError`].
+    pub(crate) async fn agent_log(&self, id: &str, follow: bool) -> Result<AgentLog, LogError> {
+        let shutdown = self.host.shutdown.clone();
+        AgentLog::open(self.lease(id)?, follow, shutdown).await
+    }
+
+    /// What is remembered of the last create of that name that failed.
+    ///
+    /// # Errors
+    /// Nothing is.
+    pub fn failed_create(&self, id: &str) -> Result<FailedCreate, VmError> {
+        self.host.failures.get(id).ok_or(VmError::NotFound)
     }
 
     /// Starts or restarts the guest agent's public surface and publishes ports.

@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::actor::Actor;
 use super::host::{Host, HostError, HostParts, binding};
 use super::journal::Journal;
+use super::logs::Failures;
 use super::meta::{Found, Meta, Metas, Phase};
 use super::tables::Tables;
 use super::vm::Vm;
@@ -143,6 +144,7 @@ async fn open(
         boot_turns: Semaphore::new(cpus()),
         tasks,
         shutdown,
+        failures: Failures::default(),
         _lock: lock,
         #[cfg(test)]
         faults: super::journal::Faults::default(),

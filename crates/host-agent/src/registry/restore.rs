@@ -23,6 +23,7 @@ use super::journal::{Journal, stop_process};
 use super::meta::Meta;
 use super::timings::Timings;
 use crate::disk::{copy, space};
+use crate::fail_point::place;
 use crate::file_error::{FileError, failed};
 use crate::report::chain;
 use crate::snapshot::Held;
@@ -51,10 +52,12 @@ pub(super) async fn run(actor: &mut Actor, from: &Held) -> Result<RestoreRespons
         });
         return Err(RestoreError::Stop(error));
     }
+    place("restore: stopped");
     actor.process = None;
     actor.meta.process = None;
     let moved = disks.clone();
     let swapped = tokio::task::spawn_blocking(move || moved.swap()).await;
+    place("restore: swapped");
     let brought = match swapped.map_err(io::Error::other) {
         Ok(Ok(())) => bring_up(actor, kind(from)).await,
         Ok(Err(error)) => Err(RestoreError::Files(error)),

@@ -131,6 +131,13 @@ impl Vm {
             .await;
     }
 
+    /// Resolves when the VM prints nothing more: it has stopped or goes, or its task is gone.
+    pub(super) async fn ended(&self) {
+        let mut status = self.status.clone();
+        let over = |status: &Status| matches!(status.state, VmState::Stopped | VmState::Deleting);
+        let _gone = status.wait_for(over).await;
+    }
+
     pub(super) async fn start_agent(
         &self,
         request: StartAgentRequest,

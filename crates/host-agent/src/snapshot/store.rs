@@ -11,6 +11,7 @@ use fuse_wire_host::Snapshot;
 use thiserror::Error;
 
 use super::record::{Files, Stored};
+use crate::fail_point::place;
 use crate::file_error::{FileError, failed};
 use crate::report::chain;
 
@@ -117,6 +118,7 @@ impl Snapshots {
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700);
         builder.create(&dir).map_err(failed("create", &dir))?;
+        place("snapshot: staged");
         Ok(Staged { id, dir })
     }
 
@@ -138,7 +140,9 @@ impl Snapshots {
         write(&staged.dir.join(META), &stored)?;
         sync_dir(&staged.dir)?;
         let dir = self.root.join(&id);
+        place("snapshot: written");
         fs::rename(&staged.dir, &dir).map_err(failed("create", &dir))?;
+        place("snapshot: there");
         sync_dir(&self.root)?;
         let view = stored.view.clone();
         let stored = Arc::new(stored);
@@ -222,6 +226,7 @@ impl Snapshots {
             }
             table.remove(id);
         }
+        place("snapshot: hidden");
         sync_dir(&self.root)?;
         match fs::remove_dir_all(&removed) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -222,8 +222,7 @@ pub fn rotate_log(log: &Path, limit: u64) -> io::Result<bool> {
         return Ok(false);
     }
     // The writer keeps its descriptor, so the file is copied and emptied rather than renamed.
-    let mut old = log.as_os_str().to_owned();
-    old.push(".1");
+    let old = rotated(log);
     let mut from = File::open(log)?;
     let length = from.metadata()?.len();
     from.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
@@ -236,6 +235,14 @@ pub fn rotate_log(log: &Path, limit: u64) -> io::Result<bool> {
     io::copy(&mut from.take(limit), &mut to)?;
     OpenOptions::new().write(true).open(log)?.set_len(0)?;
     Ok(true)
+}
+
+/// Where the older part of a log goes.
+#[must_use]
+pub fn rotated(log: &Path) -> PathBuf {
+    let mut old = log.as_os_str().to_owned();
+    old.push(".1");
+    old.into()
 }
 
 #[cfg(test)]

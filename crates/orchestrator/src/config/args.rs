@@ -129,6 +129,15 @@ pub enum Command {
     /// the old one. On PostgreSQL it runs while orchestrators serve; it may be interrupted and run
     /// again.
     Rekey,
+    /// Show what a reconcile cycle would do, then exit
+    ///
+    /// Reads the store and asks every host, and changes nothing. Beside serving orchestrators on
+    /// PostgreSQL; a SQLite store has one process at a time.
+    Reconcile {
+        /// Show it only: cycles are done by the orchestrators that serve
+        #[arg(long, required = true)]
+        dry_run: bool,
+    },
 }
 
 const ENVIRONMENT: &str = "\

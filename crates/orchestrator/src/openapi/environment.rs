@@ -13,6 +13,8 @@ use super::{
 
 pub(super) const ENVIRONMENTS: (&str, &str) = ("Environments", "The environment's id.");
 pub(super) const MISSING: &str = "no such environment";
+pub(super) const SOURCE: &str = "`startup` (the default), `console` or `agent`.";
+pub(super) const PHASE: &str = "Of the startup script only `build` or `run`; absent is both.";
 const SAME_BY_QUERY: &str = "The same, for clients that cannot set headers.";
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -96,6 +98,15 @@ pub(super) fn streams() -> Vec<Operation> {
              unknown id counts as none.",
         )
         .query("last_event_id", SAME_BY_QUERY),
+        Operation::new(
+            ("GET", "/v1/environments/{vmId}/logs"),
+            "readEnvironmentLogs",
+            ENVIRONMENTS,
+            logs(),
+        )
+        .query("source", SOURCE)
+        .query("phase", PHASE)
+        .query("follow", "`true`: go on with what comes."),
         Operation::new(
             ("GET", "/v1/events"),
             "watchFleet",
@@ -184,6 +195,37 @@ fn events() -> Call {
         .header("Cache-Control", "`no-cache`.")
         .header("X-Accel-Buffering", "`no`.")
         .error(404, "not_found", MISSING)
+}
+
+fn logs() -> Call {
+    Call::new("Read what an environment prints")
+        .about(
+            "Text: what its startup script writes, the guest's console, or the guest agent's log; \
+             of each the last 256 KiB, of the script that much of each phase. With `follow` the \
+             answer goes on until the script has ended, or the VM has. Secret values are redacted. \
+             Once the environment is gone ask for its task.",
+        )
+        .text("The text.", "text/plain", "cc -c main.c\n")
+        .header("Cache-Control", "`no-cache`.")
+        .header("X-Accel-Buffering", "`no`.")
+        .error(
+            400,
+            "invalid_argument",
+            "`source`, `phase` or `follow` is unknown",
+        )
+        .error(404, "not_found", MISSING)
+        .error(
+            409,
+            "conflict",
+            "its host does not have it yet, or any more",
+        )
+        .error(500, "internal", "the guest or its host does not answer")
+        .error(
+            501,
+            "unimplemented",
+            "there is no guest, or its host's agent is too old",
+        )
+        .error(503, "unavailable", "the guest is booting")
 }
 
 fn fleet_events() -> Call {

@@ -9,6 +9,7 @@ mod environment;
 mod event;
 mod host;
 mod lifecycle;
+mod logs;
 mod once;
 mod placement;
 mod service;
@@ -74,6 +75,7 @@ pub(crate) fn table() -> Vec<Route> {
         DELETE "/v1/environments/{vmId}"        => environment::destroy;
         GET    "/v1/environments/{vmId}/events" => event::stream;
         GET    "/v1/events"                     => event::fleet, master "the fleet's events require the master token";
+        GET    "/v1/environments/{vmId}/logs"   => logs::read;
         GET    "/v1/environments/{vmId}/attach" => attach::attach;
         POST   "/v1/environments/{vmId}/computer" => computer::act;
         GET    "/v1/environments/{vmId}/computer" => computer::display;
@@ -85,6 +87,7 @@ pub(crate) fn table() -> Vec<Route> {
         POST   "/v1/snapshots/{snapshotId}"     => snapshot::act;
         DELETE "/v1/snapshots/{snapshotId}"     => snapshot::delete;
         GET    "/v1/tasks/{id}"                 => task::get;
+        GET    "/v1/tasks/{id}/logs"            => task::read_logs;
         GET    "/v1/hosts"                      => host::list;
         POST   "/v1/hosts"                      => host::register, master "host registration requires the master token";
         GET    "/v1/hosts/{hostId}"             => host::get;

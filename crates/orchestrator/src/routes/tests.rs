@@ -172,6 +172,13 @@ const ROWS: &[Row] = &[
         404,
     ),
     any("GET", "/v1/tasks/{id}", "/v1/tasks/x", 404),
+    any("GET", "/v1/tasks/{id}/logs", "/v1/tasks/x/logs", 404),
+    any(
+        "GET",
+        "/v1/environments/{vmId}/logs",
+        "/v1/environments/x/logs",
+        404,
+    ),
     any("GET", "/v1/hosts", "/v1/hosts", 200),
     any("POST", "/v1/hosts", "/v1/hosts", 400).master(REGISTER),
     any("GET", "/v1/hosts/{hostId}", "/v1/hosts/x", 404),

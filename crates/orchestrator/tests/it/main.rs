@@ -26,6 +26,8 @@ mod idempotency;
 mod keys;
 mod lifecycle;
 mod liveness;
+mod logs;
+mod matrix;
 mod metrics;
 mod openapi;
 mod order;

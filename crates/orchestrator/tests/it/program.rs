@@ -32,8 +32,14 @@ pub(crate) struct Program {
 impl Program {
     /// Starts on a free port and waits for its `listening` line.
     pub(crate) fn start(env: &[(&str, &str)]) -> Self {
+        Self::start_with(env, &[])
+    }
+
+    /// The same, with flags.
+    pub(crate) fn start_with(env: &[(&str, &str)], flags: &[&str]) -> Self {
         let mut command = command();
         command
+            .args(flags)
             .env("ORCH_LISTEN", "127.0.0.1:0")
             .envs(env.iter().copied());
         let mut child = command
@@ -69,6 +75,14 @@ impl Program {
     /// What it said until it listened.
     pub(crate) fn said(&self) -> &str {
         &self.log
+    }
+
+    /// Asks it to end; the signal that it died of, if it did.
+    pub(crate) fn end_or_die(&mut self) -> Option<i32> {
+        if self.child.try_wait().unwrap().is_none() {
+            self.signal("-TERM");
+        }
+        std::os::unix::process::ExitStatusExt::signal(&self.child.wait().unwrap())
     }
 
     /// Ends it in good order.

@@ -263,3 +263,61 @@ async fn what_was_there_before_is_quarantined_or_destroyed_on_demand() {
         fuse.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_preview_says_what_a_cycle_would_do_and_does_nothing() {
+    let (fuse, agent) = with_agent(Options {
+        settings: Settings {
+            task_stuck_timeout: Duration::from_millis(1),
+            ..settings()
+        },
+        ..Options::default()
+    })
+    .await;
+    cycle(&fuse, &agent).await;
+    for task in ["lost", "stuck", "stays"] {
+        let runtime = if task == "stuck" { 0 } else { 3600 };
+        let body = json!({"task_id": task, "spec": {"max_runtime_seconds": runtime}});
+        fuse.create(&body).await.is(201);
+    }
+    let fleet = fuse.control.store().fleet_id().to_string();
+    agent.add_vm("fuse-orphan", Some(&fleet));
+    agent.add_vm("fuse-stranger", Some("another fleet"));
+    agent.lose_vm("fuse-lost");
+    let (calls, vms) = (agent.calls().len(), agent.vms());
+    let preview = fuse.control.reconcile_preview().await.unwrap();
+    let steps: Vec<(&str, &str)> = preview
+        .steps
+        .iter()
+        .map(|step| (step.pass, step.entity.as_str()))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            ("missing", "fuse-lost"),
+            ("orphans", "fuse-orphan"),
+            ("stuck", "fuse-stuck")
+        ]
+    );
+    assert_eq!((preview.tracked, preview.foreign), (3, 1));
+    let text = preview.to_string();
+    assert!(
+        text.contains("if it is still so in the next cycle"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("3 environments, 1 VMs of others left alone, 3 things to do\n"),
+        "{text}"
+    );
+    assert_eq!(agent.vms(), vms);
+    let asked: Vec<String> = agent.calls().split_off(calls);
+    assert!(
+        asked
+            .iter()
+            .all(|call| call == "list" || call == "capacity"),
+        "{asked:?}"
+    );
+    let lost = fuse.get("/v1/environments/fuse-lost").await.is(200);
+    assert_eq!(lost["state"], "running");
+    fuse.stop().await;
+}

@@ -31,7 +31,8 @@ const CLAIM: MultiRow = MultiRow {
          active = excluded.active, status = excluded.status, \
          last_error = excluded.last_error, assigned_at = excluded.assigned_at, \
          updated_at = excluded.updated_at, output_exit = NULL, output_stdout = NULL, \
-         output_stderr = NULL WHERE tasks.active = 0 RETURNING id",
+         output_stderr = NULL, log_build = NULL, log_build_bytes = NULL, log_run = NULL, \
+         log_run_bytes = NULL WHERE tasks.active = 0 RETURNING id",
 };
 
 const HOLDERS: MultiRow = MultiRow {

@@ -1,7 +1,8 @@
 //! Making, moving and ending environments.
 
 use fuse_model::{
-    AuditKind, Endpoint, Evict, OperationKind, State, TaskId, TaskOutput, TaskStatus, Trigger,
+    AuditKind, Endpoint, Evict, LogTail, OperationKind, State, TaskFailure, TaskId, TaskLog,
+    TaskOutput, TaskStatus, Trigger,
 };
 use fuse_store::{
     Change, EnvironmentFilter, FailedCreate, Guarded, Inserted, Page, Removal, StoreError,
@@ -26,6 +27,7 @@ contract! {
     activity_only_goes_forward,
     any_text_can_be_kept,
     a_script_s_output_stays_with_its_task,
+    what_is_kept_of_a_failed_create_is_of_the_last_attempt,
 }
 
 async fn a_create_reads_back(db: Db) {
@@ -432,7 +434,23 @@ async fn a_script_s_output_stays_with_its_task(db: Db) {
         stdout: "out".to_owned(),
         stderr: "é\n".to_owned(),
     };
-    let set = |environment| store.task_set_output(&task, environment, wrote.clone());
+    let log = |run: &str, written, ended| TaskLog {
+        build: LogTail::default(),
+        run: LogTail {
+            text: run.to_owned(),
+            written,
+        },
+        ended,
+    };
+    let kept = || async { store.task_log(&task).await.expect("reads") };
+    let begun = store.task_set_log(&task, &made.id, log("ou", 2, false), None);
+    begun.await.expect("writes");
+    assert_eq!(kept().await, Some(log("ou", 2, false)), "while it runs");
+    assert_eq!(output().await, None, "it has not ended");
+    let set = |environment| {
+        let all = log("out\u{e9}\n", 300_000, false);
+        store.task_set_log(&task, environment, all, Some(wrote.clone()))
+    };
     let another = id("another");
     set(&another).await.expect("writes");
     assert_eq!(output().await, None, "of an environment that lost the task");
@@ -444,6 +462,44 @@ async fn a_script_s_output_stays_with_its_task(db: Db) {
     let removed = store.environment_remove(&made, Trigger::CreateFailed, removal);
     assert_eq!(removed.await.expect("removes"), Guarded::Updated(()));
     assert_eq!(output().await, Some(wrote), "outlives the environment");
+    assert_eq!(kept().await, Some(log("out\u{e9}\n", 300_000, true)));
     create(&store, "t", 0, &[]).await;
     assert_eq!(output().await, None, "a new run starts without");
+    assert_eq!(kept().await, None);
+}
+
+async fn what_is_kept_of_a_failed_create_is_of_the_last_attempt(db: Db) {
+    let store = db.open().await;
+    let task = TaskId::new("t");
+    let failure = |report: &str, hours: i64| TaskFailure {
+        report: report.to_owned(),
+        console: "console".to_owned(),
+        agent: String::new(),
+        kept_until: fuse_model::truncate_to_micros(
+            store.now() + jiff::SignedDuration::from_hours(hours),
+        ),
+    };
+    let kept = || async { store.task_failure(&task).await.expect("reads") };
+    let fail = async |failure: &TaskFailure| {
+        let made = create(&store, "t", 0, &[]).await;
+        assert_eq!(kept().await, None, "a new attempt starts without");
+        let set = store.task_set_failure(&task, &made.id, failure.clone());
+        set.await.expect("writes");
+        let removed = store.environment_remove(&made, Trigger::CreateFailed, Removal::default());
+        assert_eq!(removed.await.expect("removes"), Guarded::Updated(()));
+    };
+    let first = failure("{}", 24);
+    fail(&first).await;
+    assert_eq!(kept().await, Some(first));
+    let another = id("another");
+    let set = store.task_set_failure(&task, &another, failure("no", 24));
+    set.await.expect("writes");
+    assert_eq!(kept().await.expect("is").report, "{}");
+    fail(&failure("{\"step\":\"boot\"}", 24)).await;
+    assert_eq!(kept().await.expect("is").report, "{\"step\":\"boot\"}");
+    assert_eq!(store.task_failure_prune(10).await.expect("prunes"), 0);
+    fail(&failure("old", -1)).await;
+    assert_eq!(kept().await, None, "its time is over");
+    assert_eq!(store.task_failure_prune(10).await.expect("prunes"), 1);
+    assert_eq!(store.task_failure_prune(10).await.expect("prunes"), 0);
 }

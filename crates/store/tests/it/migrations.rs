@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use fuse_model::{Redacted, State, TaskOutput, TaskStatus, Trigger};
+use fuse_model::{Redacted, State, TaskLog, TaskOutput, TaskStatus, Trigger};
 use fuse_store::{
     AgentToken, Change, IdempotentKey, Page, Removal, Store, StoredAnswer, TaskChange,
 };
@@ -146,7 +146,7 @@ async fn fill(store: &Store) {
     };
     let task = fuse_model::TaskId::new("up");
     store
-        .task_set_output(&task, &id("up"), output)
+        .task_set_log(&task, &id("up"), TaskLog::default(), Some(output))
         .await
         .expect("keeps");
     create(store, "booting", 1, &["h"]).await;

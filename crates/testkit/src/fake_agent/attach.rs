@@ -1,4 +1,5 @@
-//! Attaching to a fake guest: it sends back whatever it gets, until it gets no more.
+//! Attaching to a fake guest: it sends back whatever it gets, until it gets no more. A command
+//! without a terminal is answered like one that is executed, in frames.
 
 use std::sync::Arc;
 
@@ -6,16 +7,21 @@ use axum::{
     Router,
     extract::{Path, Request, State as Shared},
     http::{StatusCode, header},
-    response::IntoResponse as _,
+    response::{IntoResponse as _, Response},
     routing::get,
 };
-use fuse_wire_host::attach::PROTOCOL;
+use fuse_wire_host::{
+    ExecRequest,
+    attach::{Codec, Exit, Frame, FrameError, PROTOCOL, Request as Wanted},
+};
+use futures_util::SinkExt as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt as _;
+use tokio_util::codec::FramedWrite;
 
 use super::{
-    routes::{Agent, Answer, failure, with_vm},
+    routes::{Agent, Answer, failure, run, with_vm},
     state::{State, Step},
 };
 
@@ -24,6 +30,12 @@ pub(super) fn router() -> Router<Arc<State>> {
 }
 
 async fn attach(Shared(state): Agent, Path(id): Path<String>, mut request: Request) -> Answer {
+    let query = request.uri().query().unwrap_or_default();
+    let wanted =
+        Wanted::from_query(query).map_err(|e| failure(StatusCode::BAD_REQUEST, &e.to_string()))?;
+    if !wanted.tty {
+        return execute(&state, &id, wanted, request).await;
+    }
     state.enter(Step::Attach, &id).await?;
     with_vm(&state, &id, |_| ())?;
     let query = request.uri().query().unwrap_or_default().to_owned();
@@ -41,6 +53,47 @@ async fn attach(Shared(state): Agent, Path(id): Path<String>, mut request: Reque
         }
         ended.send_modify(|count| *count += 1);
     });
+    Ok(switching())
+}
+
+async fn execute(state: &Arc<State>, id: &str, wanted: Wanted, mut request: Request) -> Answer {
+    let command = ExecRequest {
+        cmd: wanted.cmd,
+        ..ExecRequest::default()
+    };
+    let done = run(state, id, &command).await?;
+    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
+        return Err(failure(StatusCode::BAD_REQUEST, "not an upgrade"));
+    };
+    let hold = state.lock().holds_ends.clone();
+    state.lock().sessions.spawn(async move {
+        let Ok(upgraded) = upgrade.await else { return };
+        let (mut from, to) = tokio::io::split(TokioIo::new(upgraded));
+        let mut to = FramedWrite::new(to, Codec);
+        let told = async {
+            to.send(Frame::Stdout(done.stdout.into())).await?;
+            to.send(Frame::Stderr(done.stderr.into())).await?;
+            if let Some(mut hold) = hold {
+                // A dropped gate is an open one.
+                let _open = hold.wait_for(|open| *open).await;
+            }
+            let exit = Exit {
+                exit_code: done.exit_code,
+                timed_out: done.timed_out,
+                signal: done.signal,
+            };
+            to.send(Frame::Exit(exit)).await?;
+            to.get_mut().shutdown().await?;
+            Ok::<_, FrameError>(())
+        };
+        // A caller that goes away has missed it.
+        let _told = told.await;
+        let _closed = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+    });
+    Ok(switching())
+}
+
+fn switching() -> Response {
     let headers = [(header::UPGRADE, PROTOCOL), (header::CONNECTION, "Upgrade")];
-    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+    (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }

@@ -8,6 +8,7 @@
 //! what was asked of it.
 
 mod attach;
+mod logs;
 mod routes;
 mod snapshots;
 mod state;

@@ -17,7 +17,7 @@ use fuse_wire_host::{
 use serde_json::json;
 
 use super::{
-    TOKEN, attach, snapshots,
+    TOKEN, attach, logs, snapshots,
     state::{Failure, State, Step, Vm},
     surface::Surface,
 };
@@ -49,6 +49,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/v1/vm/{id}/start-agent", post(start_agent))
         .merge(snapshots::router())
         .merge(attach::router())
+        .merge(logs::router())
         .layer(DefaultBodyLimit::max(limits::MAX_UPLOAD_BYTES))
         .layer(middleware::from_fn(authenticate))
         .with_state(state)
@@ -176,7 +177,10 @@ async fn find(Shared(state): Agent, Path(id): Path<String>) -> Answer {
 
 async fn delete(Shared(state): Agent, Path(id): Path<String>) -> Answer {
     state.enter(Step::Delete, &id).await?;
-    match state.lock().vms.remove(&id) {
+    let mut inner = state.lock();
+    // Ends those who follow it.
+    inner.printed.retain(|(vm, _), _| *vm != id);
+    match inner.vms.remove(&id) {
         Some(_) => Ok(StatusCode::NO_CONTENT.into_response()),
         None => Err(failure(StatusCode::NOT_FOUND, text::VM_NOT_FOUND)),
     }
@@ -210,10 +214,19 @@ async fn exec(
     Path(id): Path<String>,
     Json(request): Json<ExecRequest>,
 ) -> Answer {
-    if !asks_for_health(&request) {
-        state.enter(Step::Exec, &id).await?;
+    Ok(Json(run(&state, &id, &request).await?).into_response())
+}
+
+/// Runs a command in a fake guest.
+pub(super) async fn run(
+    state: &State,
+    id: &str,
+    request: &ExecRequest,
+) -> Result<ExecResponse, Failure> {
+    if !asks_for_health(request) {
+        state.enter(Step::Exec, id).await?;
     }
-    let (serves, stopped, read) = with_vm(&state, &id, |vm| {
+    let (serves, stopped, read) = with_vm(state, id, |vm| {
         let read = match request.cmd.as_slice() {
             [cat, path] if cat == "cat" => vm.files.get(path).cloned(),
             _ if asks_for_health(&request) => Some(
@@ -231,7 +244,7 @@ async fn exec(
     }
     let on_exec = state.lock().on_exec.clone();
     let asks_for_agent = request.cmd.iter().any(|arg| arg.contains(":254E"));
-    let answer = match on_exec {
+    Ok(match on_exec {
         // The question whether the guest agent serves is answered by the fake itself.
         _ if asks_for_agent => ExecResponse {
             exit_code: i32::from(!serves),
@@ -243,8 +256,7 @@ async fn exec(
         },
         Some(on_exec) => on_exec(&request.cmd),
         None => ExecResponse::default(),
-    };
-    Ok(Json(answer).into_response())
+    })
 }
 
 async fn start_agent(

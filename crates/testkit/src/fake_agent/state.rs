@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse};
+use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse, FailedCreate, LogSource};
 use tokio::{sync::watch, task::JoinSet};
 
 use super::{snapshots::Stored, surface::Surface};
@@ -30,6 +30,8 @@ pub enum Step {
     Fork,
     DeleteSnapshot,
     Attach,
+    Logs,
+    Failure,
 }
 
 impl Step {
@@ -52,6 +54,8 @@ impl Step {
             Self::Fork => "fork",
             Self::DeleteSnapshot => "delete-snapshot",
             Self::Attach => "attach",
+            Self::Logs => "logs",
+            Self::Failure => "failure",
         }
     }
 }
@@ -91,6 +95,11 @@ pub(super) struct Inner {
     pub(super) calls: Vec<String>,
     pub(super) failures: HashMap<Step, VecDeque<Failure>>,
     pub(super) on_exec: Option<OnExec>,
+    /// Held between the output of a command that is attached and its end.
+    pub(super) holds_ends: Option<watch::Receiver<bool>>,
+    /// What VMs print by name: console and log of the guest agent.
+    pub(super) printed: BTreeMap<(String, LogSource), watch::Sender<Vec<u8>>>,
+    pub(super) failed_creates: BTreeMap<String, FailedCreate>,
     /// New VMs get a surface that can be dialled.
     pub(super) has_surfaces: bool,
     /// Starting a guest agent again does not take new credentials into force.

@@ -32,6 +32,8 @@ pub enum Call {
     Attach,
     Pull,
     PullProgress,
+    Logs,
+    Failure,
 }
 
 impl fmt::Display for Call {
@@ -54,6 +56,8 @@ impl fmt::Display for Call {
             Self::Attach => "attach",
             Self::Pull => "artifact pull",
             Self::PullProgress => "artifact pull progress",
+            Self::Logs => "logs",
+            Self::Failure => "failed create",
         })
     }
 }
@@ -155,6 +159,14 @@ pub enum HostError {
         /// Who answered.
         agent: AgentUrl,
     },
+    /// A stream was asked for and nothing of it came in time.
+    #[error("{call}: the host agent at {agent} did not begin its answer in time")]
+    Silent {
+        /// The call.
+        call: Call,
+        /// Who did not answer.
+        agent: AgentUrl,
+    },
     /// A success whose body is not what the contract says.
     #[error("{call}: host agent at {agent} sent an answer that does not parse")]
     Malformed {
@@ -183,6 +195,7 @@ impl HostError {
             | Self::NoAnswer { .. }
             | Self::TooLarge { .. }
             | Self::NotUpgraded { .. }
+            | Self::Silent { .. }
             | Self::Malformed { .. } => false,
         }
     }

@@ -8,6 +8,7 @@ mod artifacts;
 mod attach;
 mod calls;
 mod error;
+mod logs;
 mod snapshots;
 mod transport;
 
@@ -15,4 +16,5 @@ pub use artifacts::{ArtifactStream, FetchError};
 pub use attach::AttachStream;
 pub use calls::HostClient;
 pub use error::{Call, HostError};
+pub use logs::LogStream;
 pub use transport::{HostTransport, TransportError};

@@ -5,16 +5,20 @@ use std::fs;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use clap::{Args, ValueEnum};
-use fuse_wire_api::{CreateEnvironment, Spec};
+use fuse_wire_api::{CreateEnvironment, Healthcheck, Spec};
 use inquire::validator::Validation;
 use inquire::{CustomType, Text};
 
 use super::{Error, show};
 use crate::app::App;
 use crate::commands::flags::{self, GatewayArgs, SizeArgs};
+use crate::commands::healthy::{Gate, HealthArgs};
 use crate::commands::secrets::SecretArgs;
 use crate::error::Error as CliError;
 use crate::wait::{self, End, Until, View};
+
+/// Why there is no verdict to wait for.
+const NO_HEALTHCHECK: &str = "this environment has none; give one with --healthcheck";
 
 /// Where a wait ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,6 +77,17 @@ pub(crate) struct CreateArgs {
         value_name = "TEXT|@FILE"
     )]
     pub(crate) startup_script: String,
+    /// Healthcheck as the JSON of the API, or @FILE with it.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "JSON|@FILE"
+    )]
+    pub(crate) healthcheck: String,
+    /// Waiting for its verdict.
+    #[command(flatten)]
+    pub(crate) health: HealthArgs,
     /// Its gateway.
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
@@ -80,7 +95,7 @@ pub(crate) struct CreateArgs {
     #[command(flatten)]
     pub(crate) secrets: SecretArgs,
     /// Show the state transitions until the environment is gone, as `environment watch` does.
-    #[arg(long, conflicts_with = "until")]
+    #[arg(long, conflicts_with_all = ["until", "wait_healthy"])]
     pub(crate) follow: bool,
     /// Show the state transitions until this state.
     #[arg(long, value_enum)]
@@ -102,6 +117,8 @@ pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError>
         form(&mut args)?;
     }
     let request = request(&args)?;
+    let missing = request.healthcheck.is_none().then_some(NO_HEALTHCHECK);
+    let health = Gate::of(&args.health, missing)?;
     let client = app.client()?;
     if let Some(active) = app.active_host().filter(|_| args.host.is_empty()) {
         app.io.note(&format!(
@@ -129,8 +146,11 @@ pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError>
         Some(Target::Running) => View::of_result(app.io, &id, &created.environment.host_id, &[]),
         None => View::quiet(app.io),
     };
-    if created.in_progress || args.until.is_some() {
+    if created.in_progress || args.until.is_some() || health.is_some() {
         wait::until_running(&client, &id, &request.task_id, &mut view).await?;
+    }
+    if let Some(health) = &health {
+        health.wait(app, &client, &id).await?;
     }
     show(app, &client.environment(&id).await?)?;
     if !app.io.is_json() {
@@ -148,6 +168,7 @@ fn request(args: &CreateArgs) -> Result<CreateEnvironment, CliError> {
         manifest_inline: manifest(&literal_or_file(&args.manifest)?),
         secrets: args.secrets.collect(|name| std::env::var(name).ok())?,
         startup_script: literal_or_file(&args.startup_script)?,
+        healthcheck: healthcheck(&literal_or_file(&args.healthcheck)?)?,
         gateway_url: args.gateway.gateway_url.clone(),
         gateway_token: args.gateway.gateway_token.clone(),
         ..CreateEnvironment::default()
@@ -184,6 +205,16 @@ fn literal_or_file(text: &str) -> Result<String, Error> {
             source,
         }),
     }
+}
+
+fn healthcheck(text: &str) -> Result<Option<Healthcheck>, Error> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let read = serde_json::from_str(text);
+    read.map(Some).map_err(|error| Error::Healthcheck {
+        reason: error.to_string(),
+    })
 }
 
 /// The manifest travels as base64. JSON is encoded for the user; base64 loses the line breaks that

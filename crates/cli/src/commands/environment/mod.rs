@@ -6,6 +6,7 @@ mod exec;
 mod explain;
 mod fork;
 mod list;
+pub(crate) mod logs;
 mod rotate;
 mod shell;
 
@@ -24,6 +25,7 @@ pub(crate) use drain::DrainArgs;
 pub(crate) use exec::ExecArgs;
 pub(crate) use fork::ForkArgs;
 pub(crate) use list::ListArgs;
+pub(crate) use logs::LogsArgs;
 pub(crate) use shell::ShellArgs;
 
 /// Why an environment command was refused before the API call.
@@ -62,6 +64,15 @@ pub(crate) enum Error {
         path: String,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// A healthcheck that is none.
+    #[error(
+        "invalid --healthcheck: {reason}; expected the JSON of the API, such as \
+        {{\"http\":{{\"port\":8080,\"path\":\"/\"}}}} or {{\"exec\":[\"pg_isready\"]}}"
+    )]
+    Healthcheck {
+        /// What is wrong.
+        reason: String,
     },
     /// A rule of the API, found without asking.
     #[error("invalid argument: {0}")]
@@ -112,6 +123,8 @@ pub(crate) enum EnvironmentCommand {
     Exec(ExecArgs),
     /// A shell, or any command with a terminal, in a guest (master token).
     Shell(ShellArgs),
+    /// Print what an environment prints: its startup script, its console, its guest agent.
+    Logs(LogsArgs),
     /// Destroy an environment, from any state.
     #[command(
         visible_aliases = ["rm", "delete"],
@@ -178,6 +191,7 @@ pub(crate) async fn run(app: &App, command: EnvironmentCommand) -> Result<(), Cl
         EnvironmentCommand::Create(args) => create::run(app, *args).await,
         EnvironmentCommand::Exec(args) => exec::run(app, args).await,
         EnvironmentCommand::Shell(args) => shell::run(app, args).await,
+        EnvironmentCommand::Logs(args) => logs::run(app, &args).await,
         EnvironmentCommand::Destroy(args) => destroy(app, args).await,
         EnvironmentCommand::Drain(args) => drain::run(app, args).await,
         EnvironmentCommand::Fork(args) => fork::run(app, args).await,

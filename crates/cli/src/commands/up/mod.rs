@@ -5,7 +5,6 @@
 //! never leaves anything on a server.
 
 mod cached;
-mod healthy;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -21,11 +20,15 @@ use super::cache;
 use super::environment;
 use super::flags::{GatewayArgs, TaskArgs};
 use super::fusefile::{self, FileArgs, Loaded};
+use super::healthy::{Gate, HealthArgs};
 use super::secrets::{self, SecretArgs};
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::render;
 use crate::wait::{self, View};
+
+/// Why there is no verdict to wait for.
+const NO_HEALTHCHECK: &str = "this Fusefile has no `healthcheck`";
 
 /// Why nothing was created.
 #[derive(Debug, thiserror::Error)]
@@ -33,31 +36,6 @@ pub(crate) enum Error {
     /// The Fusefile.
     #[error(transparent)]
     Fusefile(#[from] fusefile::Error),
-    /// `--wait-healthy` without anything to wait for.
-    #[error(
-        "--wait-healthy waits for the verdict of the healthcheck, and this Fusefile has no `healthcheck`"
-    )]
-    NoHealthcheck,
-    /// A duration that is not one.
-    #[error("invalid --health-timeout \"{value}\": expected a duration such as 90s or 5m")]
-    HealthTimeout {
-        /// As given.
-        value: String,
-    },
-    /// The verdict did not come.
-    #[error(
-        "environment {id} runs, but was not healthy within {limit}{}; it is still there: \
-         `fuse environment get {id}` shows its verdict",
-        seen(last)
-    )]
-    NotHealthy {
-        /// The environment.
-        id: String,
-        /// The bound, as given.
-        limit: String,
-        /// The last verdict with its message, possibly nothing.
-        last: String,
-    },
     /// A build step ended the create.
     #[error("{failure}\n{hint}")]
     Step {
@@ -77,18 +55,9 @@ impl Error {
         match self {
             Self::Fusefile(fusefile::Error::Invalid { .. }) => "invalid_fusefile",
             Self::Fusefile(_) => "fusefile",
-            Self::NoHealthcheck | Self::HealthTimeout { .. } => "invalid_argument",
-            Self::NotHealthy { .. } => "not_healthy",
             Self::Step { failure, .. } => failure.code(),
             Self::Mismatch(_) => "internal",
         }
-    }
-}
-
-fn seen(last: &str) -> String {
-    match last {
-        "" => ", and had no verdict".to_owned(),
-        last => format!(", last verdict: {last}"),
     }
 }
 
@@ -125,14 +94,11 @@ pub(crate) struct UpArgs {
     #[arg(long, conflicts_with_all = ["plan", "no_cache"], value_name = "SNAPSHOT")]
     pub(crate) from_build: Option<String>,
     /// Return as soon as the orchestrator has accepted the environment.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "wait_healthy")]
     pub(crate) no_wait: bool,
-    /// Wait until the healthcheck passes, too.
-    #[arg(long, conflicts_with = "no_wait")]
-    pub(crate) wait_healthy: bool,
-    /// How long to wait for that.
-    #[arg(long, default_value = "2m", value_name = "DURATION")]
-    pub(crate) health_timeout: String,
+    /// Waiting for the verdict of its healthcheck.
+    #[command(flatten)]
+    pub(crate) health: HealthArgs,
     /// Say what `copy` takes along and what was left out.
     #[arg(long)]
     pub(crate) show_copy: bool,
@@ -142,7 +108,8 @@ pub(crate) struct UpArgs {
 pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
     let loaded = fusefile::load(args.file.locate().map_err(Error::from)?).map_err(Error::from)?;
     let compiled = loaded.compiled().map_err(Error::from)?;
-    let health = healthy::Gate::of(&args, compiled)?;
+    let missing = compiled.healthcheck.is_none().then_some(NO_HEALTHCHECK);
+    let health = Gate::of(&args.health, missing)?;
     let copied = copy(app, &loaded, compiled, args.show_copy)?;
     if args.plan {
         return plan(app, &loaded, compiled, args.no_cache);

@@ -3,6 +3,8 @@
 mod create;
 mod gpus;
 mod lifecycle;
+mod logs;
+mod matrix;
 mod reattach;
 mod snapshot;
 mod stop;

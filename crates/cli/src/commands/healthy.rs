@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use fuse_client::Client;
-use fuse_fusefile::Compiled;
 use tokio::time::{Instant, interval, timeout_at};
 
-use super::{Error, UpArgs};
 use crate::app::App;
 use crate::commands::flags;
 use crate::error::Error as CliError;
@@ -16,25 +15,88 @@ use crate::wait;
 /// How often the verdict is read: it is part of the record, no event tells of it.
 const PERIOD: Duration = Duration::from_secs(2);
 
+/// Why an environment does not count as healthy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// `--wait-healthy` without anything to wait for.
+    #[error("--wait-healthy waits for the verdict of the healthcheck, and {what}")]
+    NoHealthcheck {
+        /// What has none.
+        what: &'static str,
+    },
+    /// A duration that is not one.
+    #[error("invalid --health-timeout \"{value}\": expected a duration such as 90s or 5m")]
+    Timeout {
+        /// As given.
+        value: String,
+    },
+    /// The verdict did not come.
+    #[error(
+        "environment {id} runs, but was not healthy within {limit}{}; it is still there: \
+         `fuse environment get {id}` shows its verdict",
+        seen(last)
+    )]
+    NotHealthy {
+        /// The environment.
+        id: String,
+        /// The bound, as given.
+        limit: String,
+        /// The last verdict with its message, possibly nothing.
+        last: String,
+    },
+}
+
+impl Error {
+    /// The stable word for programs.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::NoHealthcheck { .. } | Self::Timeout { .. } => "invalid_argument",
+            Self::NotHealthy { .. } => "not_healthy",
+        }
+    }
+}
+
+fn seen(last: &str) -> String {
+    match last {
+        "" => ", and had no verdict".to_owned(),
+        last => format!(", last verdict: {last}"),
+    }
+}
+
+/// The flags of it.
+#[derive(Debug, Args)]
+pub(crate) struct HealthArgs {
+    /// Wait until the healthcheck passes.
+    #[arg(long)]
+    pub(crate) wait_healthy: bool,
+    /// How long to wait for that.
+    #[arg(long, default_value = "2m", value_name = "DURATION")]
+    pub(crate) health_timeout: String,
+}
+
 /// The wish to wait, checked before anything is sent.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     limit: Duration,
     shown: String,
 }
 
 impl Gate {
-    /// The gate that was asked for, if one was.
-    pub(super) fn of(args: &UpArgs, compiled: &Compiled) -> Result<Option<Self>, Error> {
+    /// The gate that was asked for, if one was. `missing` is why there is no healthcheck, if there
+    /// is none.
+    pub(crate) fn of(
+        args: &HealthArgs,
+        missing: Option<&'static str>,
+    ) -> Result<Option<Self>, Error> {
         if !args.wait_healthy {
             return Ok(None);
         }
-        if compiled.healthcheck.is_none() {
-            return Err(Error::NoHealthcheck);
+        if let Some(what) = missing {
+            return Err(Error::NoHealthcheck { what });
         }
         let limit = flags::duration(&args.health_timeout)
             .and_then(|limit| Duration::try_from(limit).ok())
-            .ok_or_else(|| Error::HealthTimeout {
+            .ok_or_else(|| Error::Timeout {
                 value: args.health_timeout.clone(),
             })?;
         Ok(Some(Self {
@@ -44,7 +106,7 @@ impl Gate {
     }
 
     /// Waits for `passing`. `failing` on the way is no failure: a slow start looks like that.
-    pub(super) async fn wait(&self, app: &App, client: &Client, id: &str) -> Result<(), CliError> {
+    pub(crate) async fn wait(&self, app: &App, client: &Client, id: &str) -> Result<(), CliError> {
         app.io.note(&format!(
             "waiting for the healthcheck, at most {}",
             self.shown

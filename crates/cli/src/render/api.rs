@@ -1,6 +1,6 @@
 //! API errors in words.
 
-use fuse_client::{ApiError, Error};
+use fuse_client::{ApiError, Error, Reason};
 use fuse_wire_api::ErrorCode;
 
 /// What the server says of a startup script that ran out of time, and of a bound above its own.
@@ -11,8 +11,39 @@ const SCRIPT_BOUND: &str = "startup script timeout exceeds the configured maximu
 pub(crate) fn message(error: &Error) -> String {
     match error.api() {
         Some(api) => api_message(api),
-        None => error.to_string(),
+        None => match way_there(error) {
+            Some(hint) => format!("{error}\n  {hint}"),
+            None => error.to_string(),
+        },
     }
+}
+
+/// What to look at when no answer came back.
+fn way_there(error: &Error) -> Option<&'static str> {
+    let Error::Transport { url, reason } = error else {
+        return None;
+    };
+    match reason {
+        Reason::Refused if is_loopback(url) => {
+            Some("no orchestrator listens on this machine; `fuse local up` starts a local stack")
+        }
+        Reason::Refused => Some(
+            "no orchestrator listens there: is it running, and is the port right? \
+             `fuse context current` shows the URL",
+        ),
+        Reason::HostNotFound | Reason::NoRoute => {
+            Some("check the URL of the context (`fuse context current`) and this machine's network")
+        }
+        Reason::TimedOut => Some("a firewall may be in the way; `fuse doctor` looks further"),
+        Reason::Lost | Reason::Other(_) => None,
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    ["127.", "localhost", "[::1]"]
+        .iter()
+        .any(|prefix| host.starts_with(prefix))
 }
 
 /// Renders an error answer of the API.
@@ -112,6 +143,30 @@ mod tests {
         assert_eq!(
             shown(502, None, "http 502: bad gateway"),
             "http 502: bad gateway (request id: req_1)"
+        );
+    }
+
+    #[test]
+    fn silence_is_explained() {
+        let shown = |url: &str, reason| {
+            message(&Error::Transport {
+                url: url.to_owned(),
+                reason,
+            })
+        };
+        assert_eq!(
+            shown("http://127.0.0.1:8080/health", Reason::Refused),
+            "could not reach http://127.0.0.1:8080/health: connection refused\n  no orchestrator \
+             listens on this machine; `fuse local up` starts a local stack"
+        );
+        for reason in [Reason::Refused, Reason::HostNotFound, Reason::NoRoute] {
+            let text = shown("http://orch.invalid:8080/health", reason);
+            assert!(text.contains("fuse context current"), "{text}");
+        }
+        assert!(shown("http://a/", Reason::TimedOut).contains("fuse doctor"));
+        assert_eq!(
+            shown("http://a/", Reason::Lost),
+            "could not reach http://a/: the connection was lost"
         );
     }
 

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 GUEST_TARGET := $(shell uname -m)-unknown-linux-gnu
 
-.PHONY: help run test lint fmt build image fused bench dist
+.PHONY: help run test lint fmt build image fused bench docs dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ image: ## kernel, initramfs and base root file system in the user's cache
 
 bench: ## the figures of ARCHITECTURE.md's budget, as ratios
 	@ops/dev/bench.sh
+
+docs: ## the manual as a site, into target/manual
+	@ops/dev/docs.sh
 
 dist: ## what a release is made of, into dist/: archives, packages, installers, checksums, bill of materials
 	@ops/dev/dist.sh

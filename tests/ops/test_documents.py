@@ -13,11 +13,11 @@ from support import TREE
 ARCHITECTURE = (TREE / "ARCHITECTURE.md").read_text()
 CRATES = TREE / "crates"
 FUSE = TREE / "target" / "debug" / "fuse"
-# docs/api is generated, and decisions and the changelog tell of what was.
+# docs/api and docs/cli.md are generated, and decisions and the changelog tell of what was.
 PAGES = sorted(
     page
     for page in [*TREE.glob("*.md"), *TREE.glob("docs/**/*.md"), *TREE.glob("examples/*/README.md")]
-    if TREE / "docs" / "api" not in page.parents
+    if TREE / "docs" / "api" not in page.parents and page != TREE / "docs" / "cli.md"
 )
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "decisions"]
 
@@ -71,6 +71,13 @@ class Files(unittest.TestCase):
                     heads = re.findall(r"^#+ (.*)$", found.read_text(), re.M)
                     anchors = [re.sub(r"[^\w -]", "", head.strip()).lower().replace(" ", "-") for head in heads]
                     self.assertIn(anchor, anchors, f"{named(page)}: {target}")
+
+    def test_every_page_is_in_the_manual(self):
+        summary = (TREE / "docs" / "SUMMARY.md").read_text()
+        listed = re.findall(r"\]\(([^)]+)\)", summary)
+        self.assertEqual(len(listed), len(set(listed)))
+        there = {str(page.relative_to(TREE / "docs")) for page in (TREE / "docs").rglob("*.md")} - {"SUMMARY.md"}
+        self.assertEqual(sorted(listed), sorted(there))
 
     def test_files_of_the_tree_exist(self):
         for page in CURRENT:
@@ -143,7 +150,7 @@ class Settings(unittest.TestCase):
         page = (TREE / "docs" / "settings.md").read_text()
         agents = page[page.index("## Host agent"):page.index("## Command line")]
         agent, gpu_agent = agents.split("## Host agent of GPU hosts")
-        listed = {name for row in rows(agent) for name in code(row[0])} - {"RUST_LOG"}
+        listed = {name for row in rows(agent) for name in code(row[0])} - {"RUST_LOG", "FUSE_LOG_FORMAT"}
         read = {f"FC_{name}" for name in agent_variables("own", "mod.rs")} | agent_variables("shared", "mod.rs")
         self.assertEqual(sorted(listed), sorted(read))
         # What is the same need not be repeated there; what only that agent reads must be.

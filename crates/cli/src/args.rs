@@ -19,6 +19,7 @@ use crate::commands::environment::EnvironmentCommand;
 use crate::commands::host::{HostArgs, HostsArgs};
 use crate::commands::init::InitArgs;
 use crate::commands::local::LocalCommand;
+use crate::commands::man::ManArgs;
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::status::StatusArgs;
 use crate::commands::task::TaskCommand;
@@ -176,6 +177,8 @@ pub(crate) enum Command {
     Version(VersionArgs),
     /// Print the completion script of a shell.
     Completion(CompletionArgs),
+    /// Write the manual pages of all commands.
+    Man(ManArgs),
 }
 
 /// Answers arguments that do not parse: help and version go to stdout, anything else is an error.

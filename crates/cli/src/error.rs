@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::commands::{
-    build, connect, context, environment, healthy, host, init, secrets, snapshot, up,
+    build, connect, context, environment, healthy, host, init, man, secrets, snapshot, up,
 };
 use crate::io::Io;
 use crate::{config, local, render, wait};
@@ -50,6 +50,9 @@ pub(crate) enum Error {
     /// `init`.
     #[error(transparent)]
     Init(#[from] init::Error),
+    /// `man`.
+    #[error(transparent)]
+    Man(#[from] man::Error),
     /// `--secret` and its relatives.
     #[error(transparent)]
     Secrets(#[from] secrets::Error),
@@ -135,7 +138,7 @@ impl Error {
             Self::Build(_) => "build",
             Self::Local(_) => "local",
             Self::NotConfirmed { .. } | Self::Form(_) => "not_confirmed",
-            Self::Output(_) | Self::Runtime(_) | Self::Status(_) => "system",
+            Self::Man(_) | Self::Output(_) | Self::Runtime(_) | Self::Status(_) => "system",
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod healthy;
 pub(crate) mod host;
 pub(crate) mod init;
 pub(crate) mod local;
+pub(crate) mod man;
 pub(crate) mod paging;
 pub(crate) mod secrets;
 pub(crate) mod snapshot;
@@ -51,6 +52,7 @@ pub(crate) async fn dispatch(app: &App, command: Command) -> Result<(), Error> {
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Version(args) => version::run(app, args).await,
         Command::Completion(args) => completion::run(app, &args),
+        Command::Man(args) => man::run(app, &args),
     }
 }
 

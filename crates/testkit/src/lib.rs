@@ -5,6 +5,7 @@
 //!   [`slot`] of their own, so that stacks run side by side and beside a user's local stack;
 //! - [`Guest`] and [`Api`] talk to them over plain HTTP, deliberately not through the product's client code;
 //! - [`Fuse`] runs the CLI with a home directory of its own;
+//! - [`gpu_tree`] is a host with GPUs, of files;
 //! - [`leftovers`] lists (and removes) what a stack may leave on a machine; [`scan`] searches for secrets;
 //! - [`skip!`](crate::skip!) reports a test that cannot run here, in one uniform line.
 //!
@@ -15,6 +16,7 @@ mod bins;
 mod cli;
 mod daemon;
 pub mod fake_agent;
+pub mod gpu_tree;
 mod guest;
 pub mod leftovers;
 pub mod outside;

@@ -9,6 +9,7 @@ mod examples;
 mod exec;
 mod failing;
 mod fleet;
+mod gpus;
 mod health;
 mod hello;
 mod host_failures;
@@ -64,6 +65,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "fleet::placement_and_lost_hosts",
             fleet::placement_and_lost_hosts,
+        ),
+        suite.trial(
+            "gpus::bound_attached_and_given_back",
+            gpus::bound_attached_and_given_back,
         ),
         suite.trial("local::up_status_down_up", local::up_status_down_up),
         suite.trial(

@@ -1,106 +1,24 @@
-//! Devices of the host in real guests. The host's view of them (sysfs, inventories, the vendor's tool)
-//! is a tree of the test's; what a guest gets for each is one that QEMU makes itself, put in its
-//! place by a program between the agent and QEMU. Everything else is as on a host with GPUs.
+//! Devices of the host in real guests, on a host of files ([`GpuTree`]).
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
 
+use fuse_testkit::gpu_tree::{COUNT, GpuTree, PARTS};
 use fuse_wire_host::{CreateVmRequest, HostError, SnapshotRequest, VmView};
 
 use crate::agent::{Agent, GPU};
 use crate::machine::{Image, on_a_machine};
 
-/// Vendor and device of what stands in for a GPU: the one that QEMU has for teaching.
-const STAND_IN: &str = "0x1234:0x11e8";
-const PART: &str = "c73b0b02-1e4b-4c5a-9d2e-000000000001";
-const OTHER_PART: &str = "c73b0b02-1e4b-4c5a-9d2e-000000000002";
-
-/// A host with two cards that are given out whole, each with a companion, and one in parts.
-struct Host {
-    dir: tempfile::TempDir,
-}
-
-impl Host {
-    fn new() -> Self {
-        let host = Self {
-            dir: tempfile::tempdir().unwrap(),
-        };
-        let root = host.dir.path();
-        for (bus, group) in [("65", "11"), ("66", "12")] {
-            for function in 0..2 {
-                device(root, &format!("0000:{bus}:00.{function}"), group);
-            }
-        }
-        for uuid in [PART, OTHER_PART] {
-            fs::create_dir_all(root.join("bus/mdev/devices").join(uuid)).unwrap();
-        }
-        let vfio = "1 a100 0000:65:00.0 0000:65:00.1 | uuid=GPU-1;model=NVIDIA A100;memory_mb=40960\n\
-                    1 a100 0000:66:00.0 0000:66:00.1 | uuid=GPU-2;model=NVIDIA A100;memory_mb=40960\n";
-        fs::write(root.join("vfio"), vfio).unwrap();
-        let mig = format!("1g.10gb h100 {PART} GPU-3\n1g.10gb h100 {OTHER_PART} GPU-3\n");
-        fs::write(root.join("mig"), mig).unwrap();
-        program(
-            &root.join("qemu"),
-            "n=$#\n\
-             for word in \"$@\"; do\n\
-             case $word in *'\"vfio-pci\"'*) word=edu ;; esac\n\
-             set -- \"$@\" \"$word\"\n\
-             done\n\
-             shift \"$n\"\n\
-             exec qemu-system-x86_64 \"$@\"",
-        );
-        let ran = root.join("layouts").display().to_string();
-        program(&root.join("setup"), &format!("echo layout >>{ran}"));
-        host
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    async fn agent(&self, image: &Image) -> Agent {
-        let path = |name| self.path(name).display().to_string();
-        let paths = [
-            path("qemu"),
-            path(""),
-            path("vfio"),
-            path("mig"),
-            path("setup"),
-        ];
-        let [qemu, sysfs, vfio, mig, setup] = &paths;
-        let settings = [
-            ("QEMU_BIN", qemu.as_str()),
-            ("FUSE_SYSFS", sysfs),
-            ("VFIO_INVENTORY", vfio),
-            ("MIG_INVENTORY", mig),
-            ("MIG_LIFECYCLE_MANAGED", "1"),
-            ("MIG_SETUP_SCRIPT", setup),
-        ];
-        Agent::start(GPU, image, &settings).await
-    }
-
-    fn layouts(&self) -> usize {
-        let text = fs::read_to_string(self.path("layouts"));
-        text.map_or(0, |text| text.lines().count())
-    }
-}
-
-fn program(path: &Path, body: &str) {
-    fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-}
-
-fn device(root: &Path, slot: &str, group: &str) {
-    let device = root.join("bus/pci/devices").join(slot);
-    let members = root.join("kernel/iommu_groups").join(group).join("devices");
-    let driver = root.join("bus/pci/drivers/vfio-pci");
-    for dir in [&device, &members, &driver] {
-        fs::create_dir_all(dir).unwrap();
-    }
-    symlink(driver, device.join("driver")).unwrap();
-    symlink(members.parent().unwrap(), device.join("iommu_group")).unwrap();
-    symlink(&device, members.join(slot)).unwrap();
+/// A host with GPUs, and an agent on it.
+async fn on_a_gpu_host(image: &Image) -> (tempfile::TempDir, GpuTree, Agent) {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = GpuTree::new(dir.path().to_owned()).unwrap();
+    let env = tree.env();
+    let env: Vec<_> = env
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let agent = Agent::start(GPU, image, &env).await;
+    (dir, tree, agent)
 }
 
 fn request(name: &str, gpu_uuids: &[&str], parts: &[&str]) -> CreateVmRequest {
@@ -131,20 +49,16 @@ async fn refused(agent: &Agent, request: &CreateVmRequest) -> String {
     }
 }
 
-/// How many of the stand-ins a guest sees on its PCI bus.
-async fn seen(agent: &Agent, vm: &str) -> usize {
-    let list =
-        "cd /sys/bus/pci/devices && for d in *; do echo $(cat $d/vendor):$(cat $d/device); done";
-    let listed = agent.exec(vm, &["sh", "-c", list]).await;
-    let text = String::from_utf8(listed.stdout).unwrap();
-    text.lines().filter(|line| *line == STAND_IN).count()
+/// How many devices of the host a guest sees on its PCI bus.
+async fn seen(agent: &Agent, vm: &str) -> String {
+    let counted = agent.exec(vm, &["sh", "-c", COUNT]).await;
+    String::from_utf8(counted.stdout).unwrap().trim().to_owned()
 }
 
 #[test]
 fn devices_are_in_the_guests_that_they_are_bound_to() {
     on_a_machine("gpus", |image, _outside| async move {
-        let host = Host::new();
-        let mut agent = host.agent(&image).await;
+        let (_dir, host, mut agent) = on_a_gpu_host(&image).await;
         let capacity = agent.client.capacity().await.unwrap();
         assert_eq!(
             (capacity.gpus, capacity.gpu_kind.as_deref()),
@@ -155,21 +69,24 @@ fn devices_are_in_the_guests_that_they_are_bound_to() {
 
         let (one, part) = (
             request("one", &["GPU-2"], &[]),
-            request("part", &[], &[PART]),
+            request("part", &[], &PARTS[..1]),
         );
         tokio::join!(create(&agent, &one), create(&agent, &part));
-        assert_eq!(seen(&agent, "one").await, 2, "the card and its companion");
-        assert_eq!(seen(&agent, "part").await, 1);
+        assert_eq!(seen(&agent, "one").await, "2", "the card and its companion");
+        assert_eq!(seen(&agent, "part").await, "1");
         let text = refused(&agent, &request("x", &["GPU-2"], &[])).await;
         assert_eq!(text, "GPU GPU-2 is in use by vm one");
-        let text = refused(&agent, &request("x", &[], &[PART])).await;
-        assert_eq!(text, format!("MIG instance {PART} is in use by vm part"));
+        let text = refused(&agent, &request("x", &[], &PARTS[..1])).await;
+        assert_eq!(
+            text,
+            format!("MIG instance {} is in use by vm part", PARTS[0])
+        );
 
         // A restart of the agent keeps both, and what they have.
         agent.kill();
         agent.launch().await;
         refused(&agent, &request("x", &["GPU-2"], &[])).await;
-        assert_eq!(seen(&agent, "one").await, 2);
+        assert_eq!(seen(&agent, "one").await, "2");
 
         let error = agent
             .client
@@ -193,8 +110,7 @@ fn devices_are_in_the_guests_that_they_are_bound_to() {
 #[test]
 fn an_agent_that_is_killed_while_it_attaches_gives_everything_back() {
     on_a_machine("gpus_killed", |image, _outside| async move {
-        let host = Host::new();
-        let mut agent = host.agent(&image).await;
+        let (_dir, _host, mut agent) = on_a_gpu_host(&image).await;
         let wanted = request("cut", &["GPU-1"], &[]);
         let meta = agent.dir().join("agent-state/vms/cut/meta.json");
         let cut = async {

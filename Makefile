@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 GUEST_TARGET := $(shell uname -m)-unknown-linux-gnu
 
-.PHONY: help run test lint fmt build image fused bench docs dist
+.PHONY: help run test lint fmt build image fused bench soak docs dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: ## the figures of ARCHITECTURE.md's budget, as ratios
 
 docs: ## the manual as a site, into target/manual
 	@ops/dev/docs.sh
+
+soak: ## half an hour of random faults with a check every few seconds (FUSE_SOAK_MINUTES, FUSE_SOAK_SEED)
+	@cargo test --locked -p fuse-orchestrator --test it -- --ignored --exact soak::soak
 
 dist: ## what a release is made of, into dist/: archives, packages, installers, checksums, bill of materials
 	@ops/dev/dist.sh

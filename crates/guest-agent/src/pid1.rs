@@ -48,6 +48,10 @@ async fn live(boot: Boot) {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
         format!("{error}{}", cause.unwrap_or_default())
     });
+    match &network_error {
+        None => tracing::info!("the network is up"),
+        Some(error) => tracing::error!(%error, "the guest has no network"),
+    }
     let identity = Identity {
         vm_id: boot.params.vm_id,
         boot_id: boot.boot_id,
@@ -70,6 +74,7 @@ async fn live(boot: Boot) {
     };
     let action = match Transports::serve(&control::router(Arc::new(control)), &tasks) {
         Ok(transports) => {
+            tracing::info!("the host is served");
             tasks.spawn(control::announce(transports, ready));
             if let Some(cgroups) = cgroups.clone() {
                 tasks.spawn(sweep(reaper, cgroups));

@@ -2,7 +2,11 @@
 //!
 //! The table is read before the hosts are asked; the planner relies on it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fuse_model::{Environment, EnvironmentId, Host, HostId, HostState, Probe, State};
 use fuse_planner::{Listed, Listing, Plan, Tracked};
@@ -18,6 +22,10 @@ use crate::{
 
 /// Environments read at a time.
 const PAGE: u32 = 1000;
+/// How long a host may take to say what it has: an interval, within these bounds. One that hangs
+/// must not keep the others from being looked after.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Hosts asked side by side.
 const ASK_PARALLEL: usize = 64;
 
@@ -223,19 +231,30 @@ impl Control {
 
     /// Asks every place for its VMs, side by side.
     async fn ask(&self, sites: &Sites) -> BTreeMap<String, Listing> {
+        let interval = self.inner.settings.reconcile_interval;
+        let limit = interval.clamp(SHORTEST_WAIT, LONGEST_WAIT);
         let questions: Vec<_> = sites
             .iter()
             .map(|(key, site)| {
                 let (key, provider) = (key.clone(), site.provider.clone());
                 let prefix = self.inner.settings.vm_prefix.clone();
-                async move { (key, provider.list(&prefix).await) }
+                async move {
+                    // The other hosts wait for this answer.
+                    let listed = tokio::time::timeout(limit, provider.list(&prefix)).await;
+                    let late = || format!("no answer within {limit:?}");
+                    let answer = match listed {
+                        Ok(answer) => answer.map_err(|e| e.chain()),
+                        Err(_) => Err(late()),
+                    };
+                    (key, answer)
+                }
             })
             .collect();
         let mut answers = stream::iter(questions).buffer_unordered(ASK_PARALLEL);
         let mut listings = BTreeMap::new();
         while let Some((key, answer)) = answers.next().await {
             if let Err(e) = &answer {
-                tracing::debug!(agent = key, error = %e.chain(), "cannot list the VMs of a host");
+                tracing::debug!(agent = key, error = e, "cannot list the VMs of a host");
                 for host in sites.get(&key).into_iter().flat_map(|site| &site.hosts) {
                     self.count_list_error(host);
                 }

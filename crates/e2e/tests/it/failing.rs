@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use fuse_testkit::{Stack, boot_permit};
+use fuse_testkit::{Fuse, Stack, boot_permit};
 use serde_json::json;
 
 use crate::suite::{Suite, project};
@@ -55,7 +55,33 @@ pub(crate) async fn run_phase(suite: Suite) -> Result<()> {
             .is_some_and(|e| e.contains("cannot open /data/input.csv")),
         "{task}"
     );
-    expect_nothing_of(stack, "fuse-e2e-failing").await
+    expect_nothing_of(stack, "fuse-e2e-failing").await?;
+    tells_what_was_printed(&fuse).await
+}
+
+/// The guest is gone, and what it printed is still there: its script, its kernel, its agent; and how long each step
+/// took.
+async fn tells_what_was_printed(fuse: &Fuse) -> Result<()> {
+    let task = fuse.run(&["task", "get", "e2e-failing"]).await?.expect(0)?;
+    for row in [
+        "failed step        script",
+        "  host.spawn",
+        "  upload",
+        "  script",
+    ] {
+        ensure!(task.stdout.contains(row), "{row:?} in {}", task.stdout);
+    }
+    let logs = async |more: &[&str]| {
+        let words = [&["task", "logs", "e2e-failing"], more].concat();
+        anyhow::Ok(fuse.run(&words).await?.expect(0)?.stdout)
+    };
+    let run = logs(&["--phase", "run"]).await?;
+    ensure!(run == "cannot open /data/input.csv\n", "{run}");
+    let console = logs(&["--source", "console"]).await?;
+    ensure!(!console.trim().is_empty(), "the console said nothing");
+    let agent = logs(&["--source", "agent"]).await?;
+    ensure!(agent.starts_with('['), "{agent}");
+    Ok(())
 }
 
 /// A server in the foreground: `validate` warns of it, the create ends at its bound and says what to do.

@@ -50,6 +50,7 @@ pub(crate) struct Boot {
 pub(crate) fn boot() -> Boot {
     let early = mounts::early();
     log::to_kernel();
+    tracing::info!(version = crate::VERSION, "the guest agent boots");
     let read = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let (params, params_error) = match BootParams::from_cmdline(&read) {
         Ok(params) => (params, None),
@@ -90,11 +91,13 @@ pub(crate) fn boot() -> Boot {
 /// Everything after the drivers.
 fn system(params: &BootParams) -> Result<Cgroups, InitError> {
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
+    tracing::info!("drivers are loaded");
     root::assemble()?;
     let mounted = mounts::system(root::NEW_ROOT).and_then(|()| root::keep_program());
     // Even if not all is there: the devices have moved to the new root already.
     root::switch()?;
     mounted?;
+    tracing::info!("the root file system is mounted");
     rustix::process::setrlimit(Resource::Nofile, OPEN_FILES).map_err(|e| InitError::Limit {
         name: "open files",
         source: e.into(),

@@ -78,13 +78,13 @@ impl Operation {
 }
 
 /// A fleet of two hosts whose orchestrator is a process.
-struct Fleet {
+pub(crate) struct Fleet {
     dir: tempfile::TempDir,
-    agents: [FakeAgent; 2],
+    pub(crate) agents: [FakeAgent; 2],
 }
 
 impl Fleet {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let start = async || {
             let agent = FakeAgent::start().await.unwrap();
             agent.serve_surfaces();
@@ -102,6 +102,24 @@ impl Fleet {
 
     fn database(&self) -> String {
         format!("sqlite://{}/fuse.db", self.dir.path().display())
+    }
+
+    /// Starts an orchestrator that lives.
+    pub(crate) fn start(&self) -> Program {
+        self.orchestrator(None)
+    }
+
+    /// Registers both hosts.
+    pub(crate) async fn register(&self, orchestrator: &Program) {
+        for (id, agent) in ["one", "two"].iter().zip(&self.agents) {
+            let host = json!({
+                "id": id, "url": agent.url(), "token": TOKEN, "capacity": {"vm_count": 5}
+            });
+            let (status, _) = orchestrator
+                .call(Method::POST, "/v1/hosts", Some(host))
+                .await;
+            assert_eq!(status, 201);
+        }
     }
 
     /// Starts an orchestrator, which perhaps dies at the place of that number.
@@ -124,15 +142,7 @@ impl Fleet {
     /// has nothing to do with.
     async fn furnish(&self, operation: Operation) {
         let mut orchestrator = self.orchestrator(None);
-        for (id, agent) in ["one", "two"].iter().zip(&self.agents) {
-            let host = json!({
-                "id": id, "url": agent.url(), "token": TOKEN, "capacity": {"vm_count": 5}
-            });
-            let (status, _) = orchestrator
-                .call(Method::POST, "/v1/hosts", Some(host))
-                .await;
-            assert_eq!(status, 201);
-        }
+        self.register(&orchestrator).await;
         let subject = operation.has_subject().then_some("subject");
         for task in ["bystander"].into_iter().chain(subject) {
             let body = json!({"task_id": task});
@@ -167,9 +177,15 @@ impl Fleet {
     /// Starts the orchestrator again and lets it look a few times.
     async fn recover(&self) -> Program {
         let orchestrator = self.orchestrator(None);
-        wait(&orchestrator, "/ready", |(status, _)| *status == 200).await;
+        self.settle(&orchestrator).await;
+        orchestrator
+    }
+
+    /// Waits until nothing is on its way and the hosts were looked at a few times.
+    pub(crate) async fn settle(&self, orchestrator: &Program) {
+        wait(orchestrator, "/ready", |(status, _)| *status == 200).await;
         // Settled: no operation is open, nothing is on its way.
-        wait(&orchestrator, "/v1/environments", |(_, list)| {
+        wait(orchestrator, "/v1/environments", |(_, list)| {
             let all = list["environments"].as_array();
             all.is_some_and(|all| {
                 all.iter()
@@ -193,7 +209,6 @@ impl Fleet {
         };
         let waited = tokio::time::timeout(Duration::from_secs(30), looked).await;
         assert!(waited.is_ok(), "no cycles");
-        orchestrator
     }
 }
 
@@ -211,7 +226,7 @@ async fn die_at(operation: Operation, at: u64) -> bool {
 }
 
 /// What the API says agrees with what the hosts have.
-async fn check_answers(fleet: &Fleet, fuse: &Program, operation: Operation, place: &str) {
+pub(crate) async fn check_hosts(fleet: &Fleet, fuse: &Program, place: &str) {
     let get = async |path: &str| fuse.call(Method::GET, path, None).await;
     let (_, list) = get("/v1/environments").await;
     let mut on_hosts: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -235,6 +250,12 @@ async fn check_answers(fleet: &Fleet, fuse: &Program, operation: Operation, plac
             "{place}: {host}"
         );
     }
+}
+
+/// What is known of the operation that was cut short.
+async fn check_answers(fleet: &Fleet, fuse: &Program, operation: Operation, place: &str) {
+    check_hosts(fleet, fuse, place).await;
+    let get = async |path: &str| fuse.call(Method::GET, path, None).await;
     // What had been acknowledged before is as it was.
     let (_, bystander) = get("/v1/environments/fuse-bystander").await;
     assert_eq!(bystander["state"], "running", "{place}");
@@ -291,7 +312,7 @@ async fn check_usable(fuse: &Program, place: &str) {
 }
 
 /// What the API does not show: open operations, and snapshots that only one side knows.
-async fn check_store(fleet: &Fleet, place: &str) {
+pub(crate) async fn check_store(fleet: &Fleet, place: &str) {
     let key = fuse_model::Redacted::new(hex_key());
     let store = Store::open(Some(&fleet.database()), Vault::new(&key, None))
         .await

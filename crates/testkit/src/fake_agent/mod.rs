@@ -95,6 +95,11 @@ impl FakeAgent {
             .extend(vec![failure; times]);
     }
 
+    /// Every call works again from now on.
+    pub fn heal(&self) {
+        self.state.lock().failures.clear();
+    }
+
     /// Holds calls of `step` until the gate is opened or dropped.
     #[must_use]
     pub fn hold(&self, step: Step) -> Gate {

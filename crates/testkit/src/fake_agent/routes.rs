@@ -229,7 +229,7 @@ pub(super) async fn run(
     let (serves, stopped, read) = with_vm(state, id, |vm| {
         let read = match request.cmd.as_slice() {
             [cat, path] if cat == "cat" => vm.files.get(path).cloned(),
-            _ if asks_for_health(&request) => Some(
+            _ if asks_for_health(request) => Some(
                 vm.files
                     .get("/fuse/health.json")
                     .cloned()

@@ -1,0 +1,153 @@
+//! A host that answers nonsense, or not at all, among others that are fine: its environments are left
+//! alone and come back, and the others are looked after as if nothing was.
+
+use std::time::Duration;
+
+use fuse_control::Settings;
+use fuse_testkit::fake_agent::{FakeAgent, Gate, Step};
+use serde_json::json;
+
+use crate::support::{Options, Orchestrator};
+
+/// Calls of each step that fail: more than any of these tests makes.
+const ALL: usize = 100_000;
+const STEPS: [Step; 8] = [
+    Step::Capacity,
+    Step::Create,
+    Step::Get,
+    Step::List,
+    Step::Delete,
+    Step::Upload,
+    Step::Exec,
+    Step::StartAgent,
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// 500 to everything.
+    Fails,
+    /// 200 to everything, and a body that is somebody else's.
+    Garbage,
+    /// No answer.
+    Hangs,
+}
+
+impl Fault {
+    fn begin(self, agent: &FakeAgent) -> Vec<Gate> {
+        for step in STEPS {
+            match self {
+                Self::Fails => agent.fail(step, ALL, 500, "out of order"),
+                Self::Garbage => agent.fail(step, ALL, 200, "<html>a proxy</html>"),
+                Self::Hangs => {}
+            }
+        }
+        match self {
+            Self::Fails | Self::Garbage => Vec::new(),
+            Self::Hangs => vec![agent.hold(Step::List), agent.hold(Step::Capacity)],
+        }
+    }
+}
+
+async fn fleet() -> (Orchestrator, [FakeAgent; 3]) {
+    let options = Options {
+        settings: Settings {
+            reconcile_interval: Duration::from_millis(100),
+            host_check_interval: Duration::from_millis(100),
+            ..Settings::default()
+        },
+        ..Options::default()
+    };
+    let fuse = Orchestrator::with(options).await;
+    let agents = [
+        FakeAgent::start().await.unwrap(),
+        FakeAgent::start().await.unwrap(),
+        FakeAgent::start().await.unwrap(),
+    ];
+    for (number, agent) in agents.iter().enumerate() {
+        fuse.register(&format!("h{number}"), agent).await;
+    }
+    (fuse, agents)
+}
+
+fn pinned(task: &str, host: usize) -> serde_json::Value {
+    json!({"task_id": task, "spec": {"host_id": format!("h{host}")}})
+}
+
+async fn survives(fault: Fault) {
+    let (fuse, agents) = fleet().await;
+    for host in 0..3 {
+        fuse.create(&pinned(&format!("on-{host}"), host))
+            .await
+            .is(201);
+    }
+    fuse.create(&pinned("lost", 1)).await.is(201);
+    let held = fault.begin(&agents[0]);
+    // The others are looked after: a VM that goes is noticed, an orphan goes.
+    agents[1].lose_vm("fuse-lost");
+    let fleet_id = fuse.control.store().fleet_id().to_string();
+    agents[2].add_vm("fuse-orphan", Some(&fleet_id));
+    fuse.until("/v1/environments/fuse-lost", |answer| answer.status == 404)
+        .await;
+    let gone = tokio::time::timeout(Duration::from_secs(20), async {
+        while agents[2].vms() != ["fuse-on-2"] {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(
+        gone.await.is_ok(),
+        "{fault:?}: an orphan on another host stays"
+    );
+    if fault != Fault::Hangs {
+        // New ones go elsewhere once the host is known to be out of order.
+        fuse.until("/v1/hosts/h0", |answer| {
+            answer.json["agent"]["reachable"] == false
+        })
+        .await;
+        let made = fuse.create(&json!({"task_id": "new"})).await.is(201);
+        assert_ne!(made["host_id"], "h0", "{fault:?}");
+        let destroyed = fuse.delete("/v1/environments/fuse-on-0").await;
+        assert_eq!(destroyed.status, 500, "{fault:?}: {}", destroyed.text);
+    }
+    let record = fuse.get("/v1/environments/fuse-on-0").await.is(200);
+    let expected = if fault == Fault::Hangs {
+        "running"
+    } else {
+        "destroying"
+    };
+    assert_eq!(record["state"], expected, "{fault:?}");
+    assert_eq!(
+        agents[0].vms(),
+        ["fuse-on-0"],
+        "nothing is destroyed unseen"
+    );
+    // It heals, and what was begun comes to its end.
+    drop(held);
+    agents[0].heal();
+    fuse.until("/v1/hosts/h0", |answer| {
+        answer.json["agent"]["reachable"] == true
+    })
+    .await;
+    if fault == Fault::Hangs {
+        assert_eq!(fuse.delete("/v1/environments/fuse-on-0").await.status, 204);
+    }
+    fuse.until("/v1/environments/fuse-on-0", |answer| answer.status == 404)
+        .await;
+    assert!(agents[0].vms().is_empty());
+    fuse.create(&pinned("again", 0)).await.is(201);
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_host_that_fails_everything() {
+    survives(Fault::Fails).await;
+}
+
+#[tokio::test]
+async fn a_host_that_answers_garbage() {
+    survives(Fault::Garbage).await;
+}
+
+#[tokio::test]
+async fn a_host_that_hangs() {
+    survives(Fault::Hangs).await;
+}

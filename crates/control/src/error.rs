@@ -133,6 +133,9 @@ pub enum Error {
         /// What is to be forked.
         vm: EnvironmentId,
     },
+    /// The disk of a snapshot could not be brought to the host that needs it.
+    #[error("artifact transfer failed: {0}")]
+    Transfer(String),
     /// A step on the host or in the guest failed; the text says which, secrets taken out.
     #[error("{0}")]
     Failed(String),
@@ -223,17 +226,30 @@ pub enum PlacementRefusal {
     /// GPUs without any registered host.
     #[error("gpu workloads require a registered gpu host")]
     GpuHost,
-    /// The one host that has the seed cannot take the environment.
+    /// No host that has the seed, or could be brought it, can take the environment.
     #[error(
-        "no host has sufficient capacity: snapshot {snapshot} is on host {host} and cannot move: {why}"
+        "no host has sufficient capacity: snapshot {snapshot} is on host {holders} and {}: {why}",
+        if *.moves { "can move" } else { "cannot move" }
     )]
     Seed {
         /// The seed.
         snapshot: SnapshotId,
-        /// Its host.
-        host: HostId,
+        /// The hosts that have it, as a list.
+        holders: String,
+        /// Whether other hosts can be brought it.
+        moves: bool,
         /// Why not.
         why: String,
+    },
+    /// The one host that has the seed is none of the fleet's any more.
+    #[error(
+        "no host has sufficient capacity: host {host} is required by the seed snapshot but is not active ({why})"
+    )]
+    SeedHost {
+        /// The host.
+        host: HostId,
+        /// Why not.
+        why: &'static str,
     },
     /// A pin or labels without any registered host.
     #[error("placement requires registered hosts")]
@@ -252,7 +268,9 @@ impl PlacementRefusal {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Scheduler(e) => e.kind(),
-            Self::GpuHost | Self::NeedsHosts | Self::Seed { .. } => ErrorKind::NoCapacity,
+            Self::GpuHost | Self::NeedsHosts | Self::Seed { .. } | Self::SeedHost { .. } => {
+                ErrorKind::NoCapacity
+            }
         }
     }
 
@@ -300,7 +318,7 @@ impl Error {
             Self::Create(e) => e.kind,
             Self::Register(e) => e.kind(),
             Self::Provider { source, .. } => source.kind(),
-            Self::DestroyPending(_) | Self::Failed(_) => ErrorKind::Internal,
+            Self::DestroyPending(_) | Self::Failed(_) | Self::Transfer(_) => ErrorKind::Internal,
             Self::Lookup(e) => e.kind(),
             Self::Store(e) => e.kind(),
             Self::ShuttingDown => ErrorKind::Unavailable,
@@ -336,6 +354,7 @@ impl Error {
             | Self::SnapshotGone(_)
             | Self::SnapshotOfAnother { .. }
             | Self::Failed(_)
+            | Self::Transfer(_)
             | Self::Stopped(_)
             | Self::Register(_)
             | Self::Provider { .. }

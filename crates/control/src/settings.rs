@@ -41,6 +41,12 @@ pub struct Settings {
     pub snapshot_max_count: u64,
     /// Bytes of snapshots that a tenant may have; zero = any number.
     pub snapshot_max_bytes: u64,
+    /// Bound of copying a snapshot's disk to another host; zero = the agents' own.
+    pub artifact_pull_timeout: Duration,
+    /// Time without use after which layers are collected; zero = never.
+    pub artifact_idle_ttl: Duration,
+    /// Layers that a tenant may have; zero = any number.
+    pub artifact_max_per_tenant: u64,
     /// Failed attempts on one orphan after which it is left alone.
     pub orphan_max_retries: u32,
     /// Age at which audit entries are forgotten; zero = never.
@@ -73,6 +79,9 @@ impl Default for Settings {
             snapshot_retention: Duration::ZERO,
             snapshot_max_count: 0,
             snapshot_max_bytes: 0,
+            artifact_pull_timeout: Duration::ZERO,
+            artifact_idle_ttl: Duration::ZERO,
+            artifact_max_per_tenant: 0,
             orphan_max_retries: 5,
             audit_retention: Duration::from_secs(90 * 24 * 3600),
             max_runtime_covers_draining: false,

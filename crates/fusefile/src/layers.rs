@@ -53,6 +53,9 @@ pub struct PlanStep {
     /// Why it is not cacheable; empty when it is.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: &'static str,
+    /// What there is instead of its layer; only in live runs.
+    #[serde(skip)]
+    pub near: Vec<String>,
 }
 
 /// Verdict of the cache on a step.
@@ -109,6 +112,7 @@ impl Plan {
                 cacheable,
                 status,
                 reason,
+                near: Vec::new(),
             });
         }
         Ok(Self {

@@ -80,6 +80,8 @@ audit_kinds! {
     SnapshotGcDeleted = Vm "snapshot.gc_deleted";
     /// A snapshot past its retention could not be deleted.
     SnapshotGcFailed = Vm "snapshot.gc_failed";
+    /// A layer that was not used could not be deleted.
+    ArtifactGcFailed = Vm "artifact.gc_failed";
     /// Teardown started; the payload says why.
     VmDestroying = Vm "vm.destroying";
     /// The record was removed.
@@ -122,6 +124,10 @@ audit_kinds! {
     HostRemoved = Host "host.removed";
     /// A fork took more than the host has.
     HostOvercommitted = Host "host.overcommitted";
+    /// A snapshot's disk was copied to the host.
+    ArtifactPulled = Host "artifact.pulled";
+    /// A layer that was not used was deleted from the host.
+    ArtifactGcDeleted = Host "artifact.gc_deleted";
     /// The agent of a host stopped answering.
     HostUnreachable = Host "host.unreachable";
     /// It answers again.

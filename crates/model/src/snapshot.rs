@@ -116,6 +116,8 @@ pub struct Snapshot {
     pub arch: String,
     /// SHA-256 of its disk in hex; empty when the host did not say.
     pub digest: String,
+    /// SHA-256 in hex of the base image that its disk belongs to; empty when the host did not say.
+    pub base_digest: String,
     /// Size of its disk on the host.
     pub size_bytes: u64,
     /// When it may be collected; `None` = never.
@@ -135,6 +137,12 @@ pub struct Snapshot {
 impl Snapshot {
     /// Mode of build layers, which quota and retention leave alone.
     pub const BUILD: &'static str = "build";
+
+    /// Whether it is a layer, or a copy, which may be collected when nobody uses it.
+    #[must_use]
+    pub fn is_cached(&self) -> bool {
+        self.mode == Self::BUILD && (!self.layer_key.is_empty() || self.environment_id.is_none())
+    }
 
     /// A text of the metadata; empty when it is not there.
     #[must_use]

@@ -2,6 +2,7 @@
 //! state: the same input always gives the same answer, so every choice that the
 //! control plane makes can be tested without a fleet.
 
+mod cache;
 mod evict;
 mod explain;
 mod gate;
@@ -9,6 +10,7 @@ mod limits;
 mod placement;
 mod reconcile;
 
+pub use cache::{CacheLimits, Cached, Unused, grace, unused};
 pub use evict::{Eviction, evictions};
 pub use explain::{Explained, Verdict, explain};
 pub use gate::Gate;

@@ -42,7 +42,9 @@ pub use error::{OpenError, StoreError};
 pub use event::EventWatch;
 pub use host::Breaker;
 pub use keys::{KeyReport, Rekeyed};
-pub use snapshot::{SnapshotChange, SnapshotFilter, SnapshotPlace, SnapshotUsage, later};
+pub use snapshot::{
+    CachedLayer, Holder, SnapshotChange, SnapshotFilter, SnapshotPlace, SnapshotUsage, later,
+};
 pub use store::Store;
 pub use types::{
     AgentToken, ApiKey, AuditFilter, AuditRecord, Change, DeadLetter, DeadLetterRecord, Engine,

@@ -40,6 +40,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0007_task_logs",
         include_str!("../migrations/0007_task_logs.sql"),
     ),
+    (
+        "0008_artifacts",
+        include_str!("../migrations/0008_artifacts.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

@@ -1,6 +1,7 @@
 //! Snapshots. A record's state only ever changes from the states that the caller names,
 //! so that of two that are at one snapshot only one goes on.
 
+mod cache;
 mod write;
 
 use fuse_model::{
@@ -9,15 +10,17 @@ use fuse_model::{
 use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
 
-use crate::sql::{Bind, Row, binds};
+use crate::sql::{Bind, Columns, Row, binds};
 use crate::{KeptAnswer, Listing, Page, Store, StoreError};
 
+pub use cache::{CachedLayer, Holder};
 pub use write::SnapshotChange;
 
 macro_rules! columns {
     () => {
         "id, environment_id, task_id, host_id, tenant, owner, parent_id, mode, state, kind, \
-         layer_key, arch, digest, size_bytes, retention_until, metadata, exports, last_error, created_at, \
+         layer_key, arch, digest, base_digest, size_bytes, retention_until, metadata, exports, \
+         last_error, created_at, \
          updated_at"
     };
 }
@@ -306,11 +309,12 @@ impl Store {
         self.write(write::PruneLineage { prefix, limit }).await
     }
 
-    /// Notes that a layer was used.
+    /// Notes that a snapshot is used, which keeps it from being collected for a while. `false` if
+    /// it is not ready any more.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn snapshot_touch(&self, id: &SnapshotId) -> Result<(), StoreError> {
+    pub async fn snapshot_touch(&self, id: &SnapshotId) -> Result<bool, StoreError> {
         self.write(write::Touch { id: id.clone() }).await
     }
 }
@@ -353,7 +357,10 @@ fn list_sql(filter: &SnapshotFilter, page: &Page<SnapshotPlace>) -> (String, Vec
 }
 
 fn from_row(row: &Row) -> Result<Snapshot, StoreError> {
-    let mut columns = row.columns("snapshots");
+    from_columns(&mut row.columns("snapshots"))
+}
+
+fn from_columns(columns: &mut Columns<'_>) -> Result<Snapshot, StoreError> {
     let some = |text: String| (!text.is_empty()).then_some(text);
     Ok(Snapshot {
         id: SnapshotId::new(columns.text("id")?),
@@ -369,6 +376,7 @@ fn from_row(row: &Row) -> Result<Snapshot, StoreError> {
         layer_key: columns.text("layer_key")?,
         arch: columns.text("arch")?,
         digest: columns.text("digest")?,
+        base_digest: columns.text("base_digest")?,
         size_bytes: columns.small("size_bytes")?,
         retention_until: columns.opt_time("retention_until")?,
         metadata: columns.json("metadata")?,

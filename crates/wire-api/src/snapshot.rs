@@ -168,6 +168,9 @@ pub struct ResolvedSnapshot {
     /// The newest usable layer with the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Snapshot>,
+    /// What the caller has instead of it: the key for another architecture, or on its way out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub miss_detail: Vec<String>,
 }
 
 /// `POST /v1/environments/{id}?action=fork`. The body may be left out.

@@ -115,7 +115,7 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
         .map_err(up::Error::from)?;
     let client = app.client()?;
     let layer = cache::lookup(app, &client, compiled, &mut plan).await;
-    let build = Build {
+    let mut build = Build {
         app,
         client,
         compiled,
@@ -123,6 +123,19 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
         layer,
         name: loaded.task_id(&args.name).id,
     };
+    let body = build.body(values.clone(), &copied)?;
+    let built = build.run(&loaded, &body, args.keep).await;
+    let (Err(failure), Some(layer)) = (&built, &build.layer) else {
+        return built;
+    };
+    let Some(why) = cache::lost_layer(failure) else {
+        return built;
+    };
+    let snapshot = &layer.snapshot;
+    app.io.warn(&format!(
+        "layer {snapshot} cannot be used: {why}; building from the start"
+    ));
+    build.layer = None;
     let body = build.body(values, &copied)?;
     build.run(&loaded, &body, args.keep).await
 }
@@ -304,6 +317,7 @@ impl Build<'_> {
             for index in range {
                 let mut event = cache::step_event(index, self.plan.steps.len());
                 event.miss_reason = cache::miss_reason(&self.plan, index).to_owned();
+                event.miss_detail = cache::near_misses(&self.plan, index);
                 event.exit_code = done.exit_code;
                 // What ran in one call has one time, which belongs to its end.
                 if index == last {

@@ -7,10 +7,19 @@ use fuse_wire_api::{Event, KIND_STEP, PageQuery};
 use jiff::Timestamp;
 
 use crate::app::App;
+use crate::error::Error as CliError;
 use crate::render;
+use crate::wait;
 
 /// Architecture of hosts that do not say theirs.
 const DEFAULT_ARCH: &str = "amd64";
+
+/// Texts of the server about a layer that cannot be had.
+const LOST: [&str; 3] = [
+    "artifact transfer failed",
+    "snapshot not found",
+    "of the snapshot is not on this host",
+];
 
 /// A layer to start from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,8 +77,10 @@ async fn deepest(
     plan: &mut Plan,
 ) -> Result<Option<Layer>, Unusable> {
     plan.arch = arch(app, client, &compiled.spec.host_id).await?;
-    for step in plan.steps.iter().rev().filter(|step| step.cacheable) {
+    let steps = plan.steps.iter_mut().rev();
+    for step in steps.filter(|step| step.cacheable) {
         let found = client.resolve_snapshot(&step.key, &plan.arch).await?;
+        step.near = found.miss_detail;
         if let Some(snapshot) = found.snapshot.filter(|_| found.found) {
             return Ok(Some(Layer {
                 snapshot: snapshot.id,
@@ -134,6 +145,22 @@ pub(crate) fn step_event(index: usize, total: usize) -> Event {
     event.index = u32::try_from(index + 1).unwrap_or(u32::MAX);
     event.total = u32::try_from(total).unwrap_or(u32::MAX);
     event
+}
+
+/// Why a create from a layer failed, if the layer is what it failed for: its disk could not be brought
+/// to the host, or is not there any more.
+pub(crate) fn lost_layer(failure: &CliError) -> Option<&str> {
+    let CliError::Wait(wait::Error::Failed { cause, .. }) = failure else {
+        return None;
+    };
+    let is_about_it = LOST.iter().any(|text| cause.contains(text));
+    is_about_it.then_some(cause)
+}
+
+/// What there is instead of a step's layer.
+pub(crate) fn near_misses(plan: &Plan, index: usize) -> Vec<String> {
+    let step = plan.steps.get(index);
+    step.map(|step| step.near.clone()).unwrap_or_default()
 }
 
 /// Why a step has to be built: its plan tells, as far as keys can.

@@ -286,3 +286,76 @@ fn an_interrupted_build_leaves_no_builder() {
         "DELETE /v1/environments/fuse-a"
     );
 }
+
+/// Finds every layer; an environment that is made from one fails with `cause`.
+fn losing(cause: &'static str) -> Fake {
+    let seeded = std::sync::atomic::AtomicBool::new(false);
+    Fake::start(move |seen| {
+        use std::sync::atomic::Ordering;
+        let (method, path) = seen.line.split_once(' ').unwrap();
+        match (method, path.split('?').next().unwrap()) {
+            ("GET", "/v1/hosts") => {
+                Some(json(200, &format!(r#"{{"hosts":[{}]}}"#, host("h1", &[]))))
+            }
+            ("GET", "/v1/snapshots/resolve") => {
+                let snapshot = value!({"id": "snap-1", "vm_id": "b", "kind": "disk",
+                    "created_at": "2026-01-15T10:00:00Z", "updated_at": "2026-01-15T10:00:00Z"});
+                let found = value!({"found": true, "snapshot": snapshot});
+                Some(json(200, &found.to_string()))
+            }
+            ("POST", "/v1/environments") => {
+                seeded.store(seen.body.contains("snap-1"), Ordering::Relaxed);
+                Some(json(202, &environment("provisioning")))
+            }
+            ("GET", "/v1/environments/fuse-a/events") => {
+                let failed = [("failed", cause)];
+                let is_lost = seeded.load(Ordering::Relaxed);
+                Some(events(if is_lost { &failed } else { &[("running", "")] }))
+            }
+            ("GET", "/v1/environments/fuse-a") => Some(json(200, &environment("running"))),
+            ("GET", path) if path.starts_with("/v1/tasks/") => {
+                Some(error(404, "not_found", "task not found"))
+            }
+            _ => None,
+        }
+    })
+}
+
+#[test]
+fn up_goes_on_without_a_layer_that_cannot_be_had() {
+    let server = losing("artifact transfer failed: host h2 cannot fetch it from host h1");
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    user.run(&["up"])
+        .ok()
+        .says("layer snap-1 cannot be used: artifact transfer failed: host h2")
+        .says("building from the start");
+    let created = bodies(&server, "POST /v1/environments");
+    assert_eq!(created.len(), 2);
+    assert_eq!(created[0]["seed_snapshot_id"], "snap-1");
+    assert!(created[1].get("seed_snapshot_id").is_none());
+    // Any other failure is not the layer's.
+    let server = losing("cannot boot the vm: the disk is broken");
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    user.run(&["up"]).exits(1).says("the disk is broken");
+    assert_eq!(bodies(&server, "POST /v1/environments").len(), 1);
+}
+
+#[test]
+fn a_miss_tells_what_there_is_instead() {
+    let (server, _) = server("");
+    let near = Fake::start(move |seen| {
+        if seen.line.contains("/v1/snapshots/resolve") {
+            let why = value!(["there is one for arm64, not for amd64"]);
+            let miss = value!({"found": false, "miss_detail": why});
+            return Some(json(200, &miss.to_string()));
+        }
+        server.answer(seen)
+    });
+    let user = User::connected(&near.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    user.run(&["build"])
+        .ok()
+        .says("miss: no-entry (there is one for arm64, not for amd64)");
+}

@@ -26,6 +26,7 @@ type Log = Arc<Mutex<Vec<Seen>>>;
 pub(crate) struct Fake {
     address: SocketAddr,
     seen: Log,
+    answer: Answer,
     _runtime: Runtime,
 }
 
@@ -45,6 +46,11 @@ impl Fake {
         })
     }
 
+    /// What it would answer, without being asked over the wire.
+    pub(crate) fn answer(&self, seen: &Seen) -> Option<Response<Body>> {
+        Some((self.answer)(seen))
+    }
+
     /// Starts something that need not be an orchestrator.
     pub(crate) fn raw(answer: impl Fn(&Seen) -> Response<Body> + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -56,7 +62,7 @@ impl Fake {
         let answer: Answer = Arc::new(answer);
         let app = Router::new()
             .fallback(handle)
-            .with_state((Arc::clone(&seen), answer));
+            .with_state((Arc::clone(&seen), Arc::clone(&answer)));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = tokio::task::JoinSet::new();
@@ -68,6 +74,7 @@ impl Fake {
         Self {
             address,
             seen,
+            answer,
             _runtime: runtime,
         }
     }

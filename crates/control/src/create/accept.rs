@@ -2,7 +2,7 @@
 //! environment with its task, its reservation and its first event.
 
 use fuse_model::{
-    Arch, Environment, EnvironmentId, EnvironmentSpec, Host, HostId, Redacted, TaskId,
+    Arch, Backend, Environment, EnvironmentId, EnvironmentSpec, Host, HostId, Redacted, TaskId,
 };
 use fuse_planner::{Placement, PlacementError, place};
 use fuse_store::{FailedCreate, IdempotentKey, Inserted, NewEnvironment};
@@ -113,7 +113,7 @@ impl Control {
         }
     }
 
-    /// As [`Control::choose`], on the host of the seed if there is one.
+    /// As [`Control::choose`], where the seed is or can be brought to.
     async fn choose_for(
         &self,
         spec: &EnvironmentSpec,
@@ -122,12 +122,17 @@ impl Control {
         let Some(seed) = seed else {
             return self.choose(spec, &[]).await;
         };
-        Ok(match seed.narrow(spec) {
-            Ok(narrowed) => {
-                let chosen = self.choose(&narrowed, seed.holders()).await?;
-                chosen.map_err(|refused| seed.refuse(&refused.to_string()))
-            }
-            Err(refused) => Err(refused),
+        let narrowed = match seed.narrow(spec) {
+            Ok(narrowed) => narrowed,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let policy = self.inner.settings.placement_policy;
+        let mut hosts = self.placeable_hosts().await?;
+        hosts.retain(|host| host.backend == Backend::Firecracker);
+        let placed = place(&narrowed, &hosts, policy, seed.holders());
+        Ok(match placed {
+            Ok(placement) => Ok(Choice::of(&placement)),
+            Err(refused) => Err(seed.refuse_placement(&refused)),
         })
     }
 

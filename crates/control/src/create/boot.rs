@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fuse_model::{Endpoint, Environment, SnapshotId, TaskLog, TaskOutput};
+use fuse_model::{Endpoint, Environment, TaskLog, TaskOutput};
 use fuse_wire_api::{CheckedCreate, Expose};
 use fuse_wire_host::{StartAgentRequest, start_agent};
 
@@ -52,9 +52,10 @@ impl Boot<'_> {
         if self.request.egress.is_proxy() {
             return Err(BootError::Egress);
         }
-        let seed = Some(&self.request.seed_snapshot_id)
-            .filter(|id| !id.is_empty())
-            .map(SnapshotId::new);
+        let seed = self
+            .control
+            .local_seed(self.record, &self.request.seed_snapshot_id);
+        let seed = seed.await?;
         let vm = NewVm {
             id: &self.record.id,
             spec: &self.record.spec,

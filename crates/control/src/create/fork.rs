@@ -373,6 +373,7 @@ impl Control {
             layer_key: String::new(),
             arch: String::new(),
             digest: String::new(),
+            base_digest: String::new(),
             size_bytes: 0,
             retention_until: None,
             metadata: [("source_vm_id".to_owned(), fork.source.id.to_string())].into(),

@@ -1,18 +1,22 @@
-//! The snapshot that a new environment starts from. Its bytes are on one host and do not
-//! travel, so that is where the environment goes.
+//! The snapshot that a new environment starts from. Hosts that have its disk come first;
+//! another one has it copied there before the boot, if it can be.
 
-use fuse_model::{EnvironmentSpec, HostId, Snapshot, SnapshotId, SnapshotKind};
+use fuse_model::{Arch, Environment, EnvironmentSpec, HostId, Snapshot, SnapshotId, SnapshotKind};
+use fuse_planner::PlacementError;
 
+use super::failure::BootError;
 use crate::{
     Control, Error,
     error::PlacementRefusal,
     snapshot::{LINEAGE, check_ready},
 };
 
-/// A seed that is usable, and its host.
+/// A seed that is usable, and where it is.
 pub(super) struct Seed {
-    id: SnapshotId,
+    snapshot: Snapshot,
+    /// Its own host, which is the only one that it can run on if it cannot move.
     host: HostId,
+    holders: Vec<HostId>,
 }
 
 impl Control {
@@ -34,11 +38,43 @@ impl Control {
             return Err(refused("a live snapshot cannot seed an environment"));
         }
         let host = host_of(&snapshot).ok_or_else(|| refused("it has no recorded host"))?;
-        self.inner.store.snapshot_touch(&snapshot.id).await?;
+        let store = &self.inner.store;
+        if !store.snapshot_touch(&snapshot.id).await? {
+            return Err(refused("it is being deleted"));
+        }
+        let holders = store.snapshot_holders(&snapshot).await?;
+        let mut holders: Vec<HostId> = holders.into_iter().map(|holder| holder.host).collect();
+        if !holders.contains(&host) {
+            holders.push(host.clone());
+        }
         Ok(Some(Seed {
-            id: snapshot.id,
+            snapshot,
             host,
+            holders,
         }))
+    }
+
+    /// The id under which the host of `record` has the seed, which is brought there if need
+    /// be. It is kept from being collected for as long as the environment exists.
+    pub(super) async fn local_seed(
+        &self,
+        record: &Environment,
+        id: &str,
+    ) -> Result<Option<SnapshotId>, BootError> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        let seed = async {
+            let seed = self.snapshot_get(&SnapshotId::new(id)).await?;
+            let local = match &record.host_id {
+                Some(host) => self.bring_to(&seed, host).await?,
+                None => seed.id,
+            };
+            let store = &self.inner.store;
+            store.environment_note_seed(&record.id, &local).await?;
+            Ok(Some(local))
+        };
+        seed.await.map_err(|e| BootError::Seed(Box::new(e)))
     }
 }
 
@@ -51,31 +87,62 @@ fn host_of(snapshot: &Snapshot) -> Option<HostId> {
 impl Seed {
     /// The hosts that have its bytes.
     pub(super) fn holders(&self) -> &[HostId] {
-        std::slice::from_ref(&self.host)
+        &self.holders
+    }
+
+    /// Whether other hosts can be brought its bytes. What cannot be verified does not travel.
+    fn can_move(&self) -> bool {
+        !self.snapshot.digest.is_empty()
     }
 
     /// What the scheduler is asked for.
     ///
     /// # Errors
-    /// The request pins another host.
+    /// The request pins a host that it cannot get to, or wants another architecture.
     pub(super) fn narrow(
         &self,
         spec: &EnvironmentSpec,
     ) -> Result<EnvironmentSpec, PlacementRefusal> {
+        let arch: Option<Arch> = self.snapshot.arch.parse().ok();
+        if let (Some(wanted), Some(arch)) = (spec.arch, arch)
+            && wanted != arch
+        {
+            return Err(self.refuse(&format!("it is of {arch}, the spec requires {wanted}")));
+        }
+        let spec = EnvironmentSpec {
+            arch: spec.arch.or(arch),
+            ..spec.clone()
+        };
+        if self.can_move() {
+            return Ok(spec);
+        }
         if let Some(pin) = spec.host_id.as_ref().filter(|pin| **pin != self.host) {
             return Err(self.refuse(&format!("the request pins host {pin}")));
         }
         Ok(EnvironmentSpec {
             host_id: Some(self.host.clone()),
-            ..spec.clone()
+            ..spec
         })
     }
 
-    /// The seed's host cannot take the environment.
-    pub(super) fn refuse(&self, why: &str) -> PlacementRefusal {
+    /// The scheduler found no host.
+    pub(super) fn refuse_placement(&self, refused: &PlacementError) -> PlacementRefusal {
+        match refused {
+            PlacementError::PinUnknown(host) if !self.can_move() => PlacementRefusal::SeedHost {
+                host: host.clone(),
+                why: "not registered",
+            },
+            refused => self.refuse(&refused.to_string()),
+        }
+    }
+
+    /// No host can take the environment.
+    fn refuse(&self, why: &str) -> PlacementRefusal {
+        let names = self.holders.iter().map(HostId::as_str);
         PlacementRefusal::Seed {
-            snapshot: self.id.clone(),
-            host: self.host.clone(),
+            snapshot: self.snapshot.id.clone(),
+            holders: names.collect::<Vec<_>>().join(", "),
+            moves: self.can_move(),
             why: why.to_owned(),
         }
     }

@@ -3,10 +3,12 @@
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
 use fuse_wire_host::{
-    Capacity, CreateVmRequest, ExecRequest, ExecResponse, FailedCreate, HostClient, HostError,
-    LogSource, LogStream, StartAgentRequest, UploadRequest, VmState, VmView,
+    Capacity, CreateVmRequest, ExecRequest, ExecResponse, FailedCreate, Grant, HostClient,
+    HostError, LogSource, LogStream, Pull, PullAnswer, PullRequest, StartAgentRequest,
+    UploadRequest, VmState, VmView,
     attach::Request as AttachRequest,
     client::AttachStream,
+    grant::MintError,
     snapshot::{ForkRequest, RestoreRequest, Snapshot, SnapshotRequest},
     start_agent, text,
 };
@@ -195,6 +197,19 @@ impl Provider for AgentProvider {
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
         Ok(self.client.delete_snapshot(snapshot.as_str()).await?)
+    }
+
+    fn artifact(&self, digest: &str) -> Result<(String, Grant), MintError> {
+        Ok((self.client.agent().to_string(), self.client.grant(digest)?))
+    }
+
+    async fn pull(&self, digest: &str, request: &PullRequest) -> Result<PullAnswer, ProviderError> {
+        let begun = self.client.pull_artifact(digest, request).await;
+        begun.map_err(|e| unless_unsupported("artifact pull", e))
+    }
+
+    async fn pulled(&self, pull_id: &str) -> Result<Pull, ProviderError> {
+        Ok(self.client.artifact_pull(pull_id).await?)
     }
 
     async fn fork(

@@ -13,10 +13,11 @@ use std::fmt;
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, EnvironmentSpec, ErrorKind, FleetId, SnapshotId};
 use fuse_wire_host::{
-    Capacity, CreateTimings, ExecRequest, ExecResponse, FailedCreate, FileUpload, HostError,
-    LogSource, LogStream, StartAgentRequest, UploadRequest,
+    Capacity, CreateTimings, ExecRequest, ExecResponse, FailedCreate, FileUpload, Grant, HostError,
+    LogSource, LogStream, Pull, PullAnswer, PullRequest, StartAgentRequest, UploadRequest,
     attach::Request as AttachRequest,
     client::AttachStream,
+    grant::MintError,
     snapshot::{Snapshot, SnapshotRequest},
 };
 
@@ -139,6 +140,15 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
 
     /// Deletes a snapshot, whether or not its VM still exists.
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError>;
+
+    /// Where another host fetches the artifact of this digest, and what opens it there.
+    fn artifact(&self, digest: &str) -> Result<(String, Grant), MintError>;
+
+    /// Begins to fetch an artifact from another host.
+    async fn pull(&self, digest: &str, request: &PullRequest) -> Result<PullAnswer, ProviderError>;
+
+    /// How far that is.
+    async fn pulled(&self, pull_id: &str) -> Result<Pull, ProviderError>;
 
     /// Makes a VM of a snapshot of another one and answers once its guest does.
     async fn fork(

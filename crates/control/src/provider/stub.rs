@@ -5,10 +5,11 @@
 use async_trait::async_trait;
 use fuse_model::{Endpoint, EnvironmentId, SnapshotId};
 use fuse_wire_host::{
-    Capacity, ExecRequest, ExecResponse, FailedCreate, LogSource, LogStream, StartAgentRequest,
-    UploadRequest,
+    Capacity, ExecRequest, ExecResponse, FailedCreate, Grant, LogSource, LogStream, Pull,
+    PullAnswer, PullRequest, StartAgentRequest, UploadRequest,
     attach::Request as AttachRequest,
     client::AttachStream,
+    grant::MintError,
     snapshot::{Snapshot, SnapshotRequest},
 };
 
@@ -92,6 +93,18 @@ impl Provider for StubProvider {
     }
 
     async fn delete_snapshot(&self, _snapshot: &SnapshotId) -> Result<(), ProviderError> {
+        Err(NO_SNAPSHOTS)
+    }
+
+    fn artifact(&self, _digest: &str) -> Result<(String, Grant), MintError> {
+        Err(MintError::NoToken)
+    }
+
+    async fn pull(&self, _digest: &str, _: &PullRequest) -> Result<PullAnswer, ProviderError> {
+        Err(NO_SNAPSHOTS)
+    }
+
+    async fn pulled(&self, _pull_id: &str) -> Result<Pull, ProviderError> {
         Err(NO_SNAPSHOTS)
     }
 

@@ -175,6 +175,9 @@ impl Control {
         if let Err(e) = self.collect_snapshots().await {
             log(&e, "cannot collect snapshots");
         }
+        if let Err(e) = self.collect_layers().await {
+            log(&e, "cannot collect layers");
+        }
     }
 
     async fn show_hosts(&self) {

@@ -8,6 +8,7 @@
 
 mod background;
 mod collect;
+mod copy;
 mod delete;
 mod restore;
 
@@ -99,11 +100,35 @@ impl Control {
         arch: &str,
     ) -> Result<Option<Snapshot>, Error> {
         let store = &self.inner.store;
-        let found = store.snapshot_resolve(tenant, layer_key, arch).await?;
-        if let Some(found) = &found {
-            store.snapshot_touch(&found.id).await?;
+        while let Some(found) = store.snapshot_resolve(tenant, layer_key, arch).await? {
+            // Otherwise it is being deleted, and there may be another one.
+            if store.snapshot_touch(&found.id).await? {
+                return Ok(Some(found));
+            }
         }
-        Ok(found)
+        Ok(None)
+    }
+
+    /// Why there is no usable layer, as far as what the tenant itself has tells.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn snapshot_miss(
+        &self,
+        tenant: &str,
+        layer_key: &str,
+        arch: &str,
+    ) -> Result<Vec<String>, Error> {
+        let near = self
+            .inner
+            .store
+            .snapshot_near_misses(tenant, layer_key)
+            .await?;
+        let told = near.into_iter().map(|(of, state)| match of == arch {
+            true => format!("the layer is {state}"),
+            false => format!("there is one for {of}, not for {arch}"),
+        });
+        Ok(told.collect())
     }
 
     /// Takes a snapshot of a running environment.
@@ -314,6 +339,7 @@ impl Control {
             layer_key: request.layer_key.clone(),
             arch: self.arch_of(record).await?,
             digest: String::new(),
+            base_digest: String::new(),
             size_bytes: 0,
             retention_until: retention.map(|retention| later(now, retention)),
             metadata,
@@ -380,6 +406,7 @@ fn with_bytes(record: Snapshot, taken: &host::Snapshot, now: Timestamp) -> Snaps
             host::SnapshotKind::Disk => SnapshotKind::Disk,
         },
         digest: taken.digest.clone(),
+        base_digest: taken.base_digest.clone().unwrap_or_default(),
         size_bytes: taken.size_bytes,
         created_at: reported.unwrap_or(now).max(record.created_at),
         ..record

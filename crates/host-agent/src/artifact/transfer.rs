@@ -74,7 +74,7 @@ impl Inner {
         pull.total.store(total, Ordering::Relaxed);
         super::make(&self.staging)?;
         self.check_room(pull, &self.staging, total)?;
-        let first = if self.images.pinned(&base).is_ok() {
+        let first = if self.has_image(&base).await? {
             Some(first)
         } else {
             // Its peer would wait for nobody: it is opened again afterwards.
@@ -95,7 +95,7 @@ impl Inner {
 
     async fn fetch_image(&self, pull: &PullBegun, image: &Blob<'_>) -> Result<(), TransferError> {
         let _one = self.fetching_image.lock().await;
-        if self.images.pinned(image.digest).is_ok() {
+        if self.has_image(image.digest).await? {
             return Ok(());
         }
         let dir = self.images.store();
@@ -109,6 +109,12 @@ impl Inner {
         let adopt = move || images.adopt(&written.file.0, &digest);
         let adopted = tokio::task::spawn_blocking(adopt).await;
         Ok(adopted.map_err(|_| TransferError::Lost)??)
+    }
+
+    async fn has_image(&self, digest: &str) -> Result<bool, TransferError> {
+        let (images, digest) = (Arc::clone(&self.images), digest.to_owned());
+        let looking = tokio::task::spawn_blocking(move || images.has(&digest));
+        looking.await.map_err(|_| TransferError::Lost)
     }
 
     async fn open(

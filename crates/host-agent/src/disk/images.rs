@@ -201,6 +201,11 @@ impl Images {
         })
     }
 
+    /// Whether the image of a digest is here; the default image is, before it was first used.
+    pub fn has(&self, digest: &str) -> bool {
+        self.pinned(digest).is_ok() || self.resolve(None).is_ok_and(|image| image.digest == digest)
+    }
+
     /// Where an image that is arriving is written: the file system of the store.
     #[must_use]
     pub fn store(&self) -> &Path {

@@ -83,6 +83,17 @@ pub struct Args {
     /// Bytes of snapshots that a task may have; 0 = any number [env: ORCH_SNAPSHOT_MAX_BYTES]
     #[arg(long, value_name = "BYTES")]
     pub snapshot_max_bytes: Option<String>,
+    /// Bound of copying a snapshot to another host; 0 = the agents' own
+    /// [env: ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS]
+    #[arg(long, value_name = "DURATION")]
+    pub artifact_pull_timeout: Option<String>,
+    /// Time without use after which layers are collected; 0 = never
+    /// [env: ORCH_ARTIFACT_IDLE_TTL_SECONDS]
+    #[arg(long, value_name = "DURATION")]
+    pub artifact_idle_ttl: Option<String>,
+    /// Layers that a tenant may have; 0 = any number [env: ORCH_ARTIFACT_MAX_PER_TENANT]
+    #[arg(long, value_name = "N")]
+    pub artifact_max_per_tenant: Option<String>,
     /// Attempts on an orphaned VM [env: ORCH_ORPHAN_MAX_RETRIES] [default: 5]
     #[arg(long, value_name = "N")]
     pub orphan_max_retries: Option<String>,

@@ -243,6 +243,9 @@ fn settings(
     };
     let (exclude_unreachable_hosts, host_check_interval, quarantine_after) =
         watch_over_hosts(source, args)?;
+    let (snapshot_retention, snapshot_max_count, snapshot_max_bytes) = snapshots(source, args)?;
+    let (artifact_pull_timeout, artifact_idle_ttl, artifact_max_per_tenant) =
+        artifacts(source, args)?;
     Ok(Settings {
         vm_prefix: vm_prefix(source.text(args.vm_prefix.clone(), "ORCH_VM_PREFIX"))?
             .unwrap_or(default.vm_prefix),
@@ -275,21 +278,12 @@ fn settings(
             Some("ORCH_DEFAULT_IDLE_TIMEOUT_SECONDS"),
             default.default_idle_timeout,
         )?,
-        snapshot_retention: source.duration(
-            (args.snapshot_retention.clone(), "--snapshot-retention"),
-            Some("ORCH_SNAPSHOT_RETENTION_SECONDS"),
-            default.snapshot_retention,
-        )?,
-        snapshot_max_count: whole_number(
-            source.text(args.snapshot_max_count.clone(), "ORCH_SNAPSHOT_MAX_COUNT"),
-            "ORCH_SNAPSHOT_MAX_COUNT",
-            default.snapshot_max_count,
-        )?,
-        snapshot_max_bytes: whole_number(
-            source.text(args.snapshot_max_bytes.clone(), "ORCH_SNAPSHOT_MAX_BYTES"),
-            "ORCH_SNAPSHOT_MAX_BYTES",
-            default.snapshot_max_bytes,
-        )?,
+        snapshot_retention,
+        snapshot_max_count,
+        snapshot_max_bytes,
+        artifact_pull_timeout,
+        artifact_idle_ttl,
+        artifact_max_per_tenant,
         orphan_max_retries: whole_number(
             source.text(args.orphan_max_retries.clone(), "ORCH_ORPHAN_MAX_RETRIES"),
             "ORCH_ORPHAN_MAX_RETRIES",
@@ -311,6 +305,45 @@ fn settings(
         )?,
         scope_keys_to_owner: on(&args.scope_keys_to_owner, "ORCH_SCOPE_KEYS_TO_OWNER")?,
     })
+}
+
+/// Retention of snapshots, snapshots and bytes of a tenant.
+fn snapshots(source: &Source<'_>, args: &Args) -> Result<(Duration, u64, u64), ConfigError> {
+    let default = Settings::default();
+    let retention = source.duration(
+        (args.snapshot_retention.clone(), "--snapshot-retention"),
+        Some("ORCH_SNAPSHOT_RETENTION_SECONDS"),
+        default.snapshot_retention,
+    )?;
+    let name = "ORCH_SNAPSHOT_MAX_COUNT";
+    let count = source.text(args.snapshot_max_count.clone(), name);
+    let count = whole_number(count, name, default.snapshot_max_count)?;
+    let name = "ORCH_SNAPSHOT_MAX_BYTES";
+    let bytes = source.text(args.snapshot_max_bytes.clone(), name);
+    let bytes = whole_number(bytes, name, default.snapshot_max_bytes)?;
+    Ok((retention, count, bytes))
+}
+
+/// Bound of a copy, idle time of layers, layers of a tenant.
+fn artifacts(source: &Source<'_>, args: &Args) -> Result<(Duration, Duration, u64), ConfigError> {
+    let default = Settings::default();
+    let pull_timeout = source.duration(
+        (
+            args.artifact_pull_timeout.clone(),
+            "--artifact-pull-timeout",
+        ),
+        Some("ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS"),
+        default.artifact_pull_timeout,
+    )?;
+    let idle_ttl = source.duration(
+        (args.artifact_idle_ttl.clone(), "--artifact-idle-ttl"),
+        Some("ORCH_ARTIFACT_IDLE_TTL_SECONDS"),
+        default.artifact_idle_ttl,
+    )?;
+    let name = "ORCH_ARTIFACT_MAX_PER_TENANT";
+    let max = source.text(args.artifact_max_per_tenant.clone(), name);
+    let max = whole_number(max, name, default.artifact_max_per_tenant)?;
+    Ok((pull_timeout, idle_ttl, max))
 }
 
 fn whole_number<T: std::str::FromStr>(

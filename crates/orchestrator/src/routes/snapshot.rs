@@ -165,9 +165,14 @@ pub(super) async fn resolve(
     let tenant = principal.tenant();
     let found = app.control.snapshot_resolve(&tenant, layer_key, arch);
     let snapshot = found.await?.map(views::snapshot);
+    let miss_detail = match &snapshot {
+        Some(_) => Vec::new(),
+        None => app.control.snapshot_miss(&tenant, layer_key, arch).await?,
+    };
     Ok(Json(ResolvedSnapshot {
         found: snapshot.is_some(),
         snapshot,
+        miss_detail,
     }))
 }
 

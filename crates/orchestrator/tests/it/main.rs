@@ -10,6 +10,7 @@ mod support;
 
 mod api;
 mod api_page;
+mod artifacts;
 mod attach;
 mod audit;
 mod background;

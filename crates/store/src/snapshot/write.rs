@@ -1,11 +1,12 @@
 //! The writes to snapshots.
 
 use fuse_model::{AuditEntry, EnvironmentId, HostId, Snapshot, SnapshotId, SnapshotState};
+use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
 
 use super::from_row;
 use crate::idempotency::keep_in_tx;
-use crate::sql::{binds, to_json};
+use crate::sql::{Bind, binds, to_json};
 use crate::tx::Tx;
 use crate::writer::{Applied, Write};
 use crate::{KeptAnswer, StoreError};
@@ -19,6 +20,8 @@ pub struct SnapshotChange {
     pub to: SnapshotState,
     /// Only while it is parent of nothing.
     pub if_leaf: bool,
+    /// Only if it was not used since then, and no environment was started from it.
+    pub if_unused_since: Option<Timestamp>,
     /// Its last failure.
     pub last_error: String,
     /// Entries to write with it.
@@ -33,6 +36,7 @@ impl SnapshotChange {
             from,
             to,
             if_leaf: false,
+            if_unused_since: None,
             last_error: String::new(),
             audit: Vec::new(),
         }
@@ -55,7 +59,7 @@ impl Write for Insert {
             "INSERT INTO snapshots (",
             crate::snapshot::columns!(),
             ", name, used_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
-             $14, $15, $16, $17, $18, $19, $20, $21, $19)"
+             $14, $15, $16, $17, $18, $19, $20, $21, $22, $20)"
         );
         let values = binds![
             of.id.as_str(),
@@ -71,6 +75,7 @@ impl Write for Insert {
             of.layer_key.as_str(),
             of.arch.as_str(),
             of.digest.as_str(),
+            of.base_digest.as_str(),
             i64::try_from(of.size_bytes).unwrap_or(i64::MAX),
             of.retention_until,
             to_json("snapshots", "metadata", &of.metadata)?,
@@ -102,7 +107,7 @@ impl Write for Complete {
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
         let of = &self.snapshot;
         let sql = "UPDATE snapshots SET state = 'ready', kind = $2, digest = $3, \
-             size_bytes = $4, created_at = $5, updated_at = $6 \
+             size_bytes = $4, created_at = $5, updated_at = $6, base_digest = $7 \
              WHERE id = $1 AND state = 'creating'";
         let values = binds![
             of.id.as_str(),
@@ -110,7 +115,8 @@ impl Write for Complete {
             of.digest.as_str(),
             i64::try_from(of.size_bytes).unwrap_or(i64::MAX),
             of.created_at,
-            tx.now
+            tx.now,
+            of.base_digest.as_str()
         ];
         let completed = tx.execute("complete a snapshot", sql, values).await? > 0;
         if completed {
@@ -163,18 +169,25 @@ impl Write for ChangeState {
         } else {
             ""
         };
+        let unused = if change.if_unused_since.is_some() {
+            "AND used_at <= $5 AND NOT EXISTS (SELECT 1 FROM environment_seeds AS seed \
+             WHERE seed.snapshot_id = snapshots.id) "
+        } else {
+            ""
+        };
         let sql = format!(
             "UPDATE snapshots SET state = $2, last_error = $3, updated_at = $4 \
-             WHERE id = $1 AND state IN ({}) {leaf}RETURNING {}",
+             WHERE id = $1 AND state IN ({}) {leaf}{unused}RETURNING {}",
             from.join(", "),
             crate::snapshot::columns!()
         );
-        let values = binds![
+        let mut values = binds![
             self.id.as_str(),
             change.to.as_str(),
             change.last_error.as_str(),
             tx.now
         ];
+        values.extend(change.if_unused_since.map(Bind::from));
         let rows = tx
             .fetch("change a snapshot", AssertSqlSafe(sql), values)
             .await?;
@@ -213,14 +226,15 @@ pub(super) struct Touch {
 }
 
 impl Write for Touch {
-    type Out = ();
+    type Out = bool;
     const ENTITY: &'static str = "snapshot";
 
-    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
-        let sql = "UPDATE snapshots SET used_at = $2 WHERE id = $1";
-        tx.execute("note a use", sql, binds![self.id.as_str(), tx.now])
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
+        let sql = "UPDATE snapshots SET used_at = $2 WHERE id = $1 AND state = 'ready'";
+        let touched = tx
+            .execute("note a use", sql, binds![self.id.as_str(), tx.now])
             .await?;
-        Ok(Applied::Keep(()))
+        Ok(Applied::Keep(touched > 0))
     }
 }
 

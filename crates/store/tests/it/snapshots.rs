@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fuse_model::{
-    AuditEntry, AuditKind, EnvironmentId, OperationKind, Snapshot, SnapshotExport, SnapshotId,
-    SnapshotKind, SnapshotState as S, Trigger,
+    AuditEntry, AuditKind, Environment, EnvironmentId, HostId, OperationKind, Snapshot,
+    SnapshotExport, SnapshotId, SnapshotKind, SnapshotState as S, Trigger,
 };
 use fuse_store::{
     AuditFilter, Change, Guarded, OperationChange, Page, SnapshotChange, SnapshotFilter, Store,
@@ -23,6 +23,9 @@ contract! {
     retention_spares_parents_the_newest_and_layers,
     lineage_goes_with_its_environment,
     one_in_the_making_is_completed_or_given_up,
+    holders_are_of_one_tenant_digest_and_base_image,
+    what_is_needed_is_marked,
+    what_was_used_meanwhile_is_not_collected,
 }
 
 fn at(second: i64) -> Timestamp {
@@ -47,6 +50,7 @@ fn snapshot(id: &str, vm: &str, second: i64) -> Snapshot {
         size_bytes: 10,
         retention_until: None,
         metadata: [("name".to_owned(), format!("name-{id}"))].into(),
+        base_digest: String::new(),
         exports: Vec::new(),
         last_error: String::new(),
         created_at: at(second),
@@ -351,4 +355,160 @@ async fn lineage_goes_with_its_environment(db: Db) {
     pruned.expect("prunes");
     let left = ids(&store, &SnapshotFilter::default()).await;
     assert_eq!(left, ["snap-1", "fork-seed-1"]);
+}
+
+async fn holders_are_of_one_tenant_digest_and_base_image(db: Db) {
+    let store = db.open().await;
+    let on = |id: &str, host: &str| Snapshot {
+        host_id: Some(HostId::new(host)),
+        digest: "d".repeat(64),
+        base_digest: "b".repeat(64),
+        ..snapshot(id, "vm", 0)
+    };
+    let seed = on("s2", "b");
+    for other in [
+        seed.clone(),
+        on("s1", "b"),
+        on("s3", "a"),
+        Snapshot {
+            state: S::Error,
+            ..on("x1", "c")
+        },
+        Snapshot {
+            tenant: "u".to_owned(),
+            ..on("x2", "d")
+        },
+        Snapshot {
+            base_digest: "c".repeat(64),
+            ..on("x3", "e")
+        },
+        Snapshot {
+            digest: "e".repeat(64),
+            ..on("x4", "f")
+        },
+        Snapshot {
+            kind: SnapshotKind::Live,
+            ..on("x5", "g")
+        },
+        Snapshot {
+            host_id: None,
+            ..on("x6", "")
+        },
+    ] {
+        insert(&store, other).await;
+    }
+    let holders = store.snapshot_holders(&seed).await.expect("reads");
+    let holders: Vec<_> = holders
+        .iter()
+        .map(|one| (one.host.as_str(), one.snapshot.as_str()))
+        .collect();
+    assert_eq!(holders, [("a", "s3"), ("b", "s1")]);
+    let blind = Snapshot {
+        digest: String::new(),
+        ..seed
+    };
+    assert!(
+        store
+            .snapshot_holders(&blind)
+            .await
+            .expect("reads")
+            .is_empty()
+    );
+}
+
+/// Layers and copies of every kind, and an environment that was started from one.
+async fn layers(store: &Store) -> Environment {
+    let layer = |id: &str, second| Snapshot {
+        mode: "build".to_owned(),
+        layer_key: "k".to_owned(),
+        digest: "d".repeat(64),
+        ..snapshot(id, "vm", second)
+    };
+    let copy = |id: &str, digest: &str, second| Snapshot {
+        environment_id: None,
+        layer_key: String::new(),
+        digest: digest.repeat(64),
+        ..layer(id, second)
+    };
+    let child = Snapshot {
+        parent_id: "parent".to_owned(),
+        ..layer("child", 3)
+    };
+    let named = Snapshot {
+        layer_key: String::new(),
+        ..layer("named", 6)
+    };
+    let manual = Snapshot {
+        mode: "manual".to_owned(),
+        ..layer("manual", 7)
+    };
+    let deleting = Snapshot {
+        state: S::Deleting,
+        ..layer("deleting", 8)
+    };
+    let (seed, parent) = (layer("seed", 1), layer("parent", 2));
+    let copies = [copy("copy", "d", 4), copy("stray", "e", 5)];
+    for one in [seed, parent, child, named, manual, deleting] {
+        insert(store, one).await;
+    }
+    for one in copies {
+        insert(store, one).await;
+    }
+    let environment = create(store, "a", 1, &[]).await;
+    let seed = SnapshotId::new("seed");
+    let noted = store.environment_note_seed(&environment.id, &seed).await;
+    noted.expect("notes");
+    environment
+}
+
+async fn what_is_needed_is_marked(db: Db) {
+    let store = db.open().await;
+    let environment = layers(&store).await;
+    let cached = store.snapshot_list_cached().await.expect("lists");
+    let told: Vec<_> = cached
+        .iter()
+        .map(|one| (one.snapshot.id.as_str(), one.is_held, one.is_stray))
+        .collect();
+    let wanted = [
+        ("parent", true, false),
+        ("child", false, false),
+        ("copy", false, false),
+        ("stray", false, true),
+        // It was used last: an environment was started from it.
+        ("seed", true, false),
+    ];
+    assert_eq!(told, wanted);
+    assert_eq!(cached[0].used_at, at(2));
+    // With the environment goes what it needed, and one that is gone has no seed.
+    destroy(&store, &environment).await;
+    let child = SnapshotId::new("child");
+    let noted = store.environment_note_seed(&environment.id, &child).await;
+    noted.expect("notes nothing");
+    let cached = store.snapshot_list_cached().await.expect("lists");
+    let held = cached.iter().filter(|one| one.is_held);
+    let held: Vec<_> = held.map(|one| one.snapshot.id.as_str()).collect();
+    assert_eq!(held, ["parent"]);
+}
+
+async fn what_was_used_meanwhile_is_not_collected(db: Db) {
+    let store = db.open().await;
+    let environment = layers(&store).await;
+    let collect = async |id: &str, since| {
+        let change = SnapshotChange {
+            if_unused_since: Some(since),
+            ..SnapshotChange::new(&[S::Ready], S::Deleting)
+        };
+        let changed = store.snapshot_change(&SnapshotId::new(id), change).await;
+        changed.expect("writes").is_some()
+    };
+    let now = Timestamp::now;
+    assert!(!collect("seed", now()).await, "an environment is there");
+    assert!(!collect("child", at(2)).await, "it was used since");
+    let touch = async |id| store.snapshot_touch(&SnapshotId::new(id)).await;
+    assert!(touch("child").await.expect("writes"));
+    assert!(!collect("child", at(4)).await);
+    assert!(collect("stray", at(5)).await);
+    assert!(!touch("stray").await.expect("writes"), "it is going");
+    destroy(&store, &environment).await;
+    assert!(collect("seed", now()).await);
 }

@@ -1,12 +1,13 @@
 //! A host agent without hosts: the real wire, VMs in a map, every step steerable.
 //!
 //! It answers what `fc-agent` answers for create, get, list, delete, upload, exec,
-//! start-agent, capacity and snapshots. A test makes the next calls of a [`Step`] fail
+//! start-agent, capacity, snapshots and artifacts. A test makes the next calls of a [`Step`] fail
 //! ([`FakeAgent::fail`]), holds them until it lets them go ([`FakeAgent::hold`]), decides
 //! what commands do ([`FakeAgent::on_exec`]), takes the agent off the network and brings
 //! it back on the same port ([`FakeAgent::stop`], [`FakeAgent::start_again`]), and reads
 //! what was asked of it.
 
+mod artifacts;
 mod attach;
 mod logs;
 mod routes;
@@ -49,6 +50,7 @@ impl FakeAgent {
         let state = Arc::new(State::default());
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
+        state.lock().number = u64::from(address.port());
         let server = Some(serve(listener, state.clone()));
         Ok(Self {
             address,
@@ -202,6 +204,16 @@ impl FakeAgent {
     #[must_use]
     pub fn snapshots(&self) -> Vec<String> {
         self.state.lock().snapshots.keys().cloned().collect()
+    }
+
+    /// Takes snapshots from now on without saying their digest.
+    pub fn hide_digests(&self) {
+        self.state.lock().hides_digests = true;
+    }
+
+    /// Forgets the pulls that are under way or ended, as an agent does that is started anew.
+    pub fn forget_pulls(&self) {
+        self.state.lock().pulls.clear();
     }
 
     /// The queries of the attach calls so far.

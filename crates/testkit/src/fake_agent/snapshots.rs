@@ -58,9 +58,13 @@ fn store(state: &State, id: String, request: SnapshotRequest) -> Result<Snapshot
     let record = Snapshot {
         snapshot_id: match request.snapshot_id.filter(|_| !inner.chooses_snapshot_ids) {
             Some(id) => id,
-            None => format!("snap-{}-{number:06x}", 1_700_000_000 + number),
+            None => format!("snap-{}-{:06x}", 1_700_000_000 + number, inner.number),
         },
-        digest: format!("{number:064x}"),
+        digest: match inner.hides_digests {
+            true => String::new(),
+            false => format!("{:032x}{number:032x}", inner.number),
+        },
+        base_digest: Some("ba5e".repeat(16)),
         kind: match request.live {
             Some(true) => SnapshotKind::Live,
             _ => SnapshotKind::Disk,

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse, FailedCreate, LogSource};
+use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse, FailedCreate, LogSource, Pull};
 use tokio::{sync::watch, task::JoinSet};
 
 use super::{snapshots::Stored, surface::Surface};
@@ -32,6 +32,9 @@ pub enum Step {
     Attach,
     Logs,
     Failure,
+    Artifact,
+    Pull,
+    Pulled,
 }
 
 impl Step {
@@ -56,6 +59,9 @@ impl Step {
             Self::Attach => "attach",
             Self::Logs => "logs",
             Self::Failure => "failure",
+            Self::Artifact => "artifact",
+            Self::Pull => "pull",
+            Self::Pulled => "pulled",
         }
     }
 }
@@ -89,6 +95,11 @@ pub(super) struct Inner {
     pub(super) peak: usize,
     pub(super) snapshots: BTreeMap<String, Stored>,
     pub(super) snapshots_taken: u64,
+    /// Distinguishes its snapshots from those of other agents.
+    pub(super) number: u64,
+    pub(super) pulls: BTreeMap<String, Pull>,
+    /// New snapshots have no digest.
+    pub(super) hides_digests: bool,
     pub(super) attach_queries: Vec<String>,
     attach_ended: watch::Sender<usize>,
     pub(super) sessions: JoinSet<()>,

@@ -59,14 +59,26 @@ impl Cached {
                 Ok((created, Some(layer)))
             }
             Err(error) if error.api().is_some() => {
-                app.io.warn(&format!(
-                    "layer {} cannot be used: {}; building from the start",
-                    layer.snapshot,
-                    render::api::message(&error)
-                ));
+                Self::give_up(app, layer, &render::api::message(&error));
                 Ok((client.create_in_background(cold).await?, None))
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether a create that used `layer` failed for want of it; then that is said.
+    pub(super) fn is_lost(app: &App, layer: Option<&Layer>, failure: &CliError) -> bool {
+        let (Some(layer), Some(why)) = (layer, cache::lost_layer(failure)) else {
+            return false;
+        };
+        Self::give_up(app, layer, why);
+        true
+    }
+
+    fn give_up(app: &App, layer: &Layer, why: &str) {
+        let snapshot = &layer.snapshot;
+        app.io.warn(&format!(
+            "layer {snapshot} cannot be used: {why}; building from the start"
+        ));
     }
 }

@@ -10,13 +10,13 @@ mod steps;
 use std::collections::BTreeMap;
 
 use clap::Args;
-use fuse_client::Client;
+use fuse_client::{Client, Created};
 use fuse_fusefile::request::Request;
 use fuse_fusefile::{Compiled, Start};
 use fuse_wire_api::CreateEnvironment;
 
 use self::cached::Cached;
-use super::cache;
+use super::cache::{self, Layer};
 use super::environment;
 use super::flags::{GatewayArgs, TaskArgs};
 use super::fusefile::{self, FileArgs, Loaded};
@@ -251,17 +251,33 @@ fn body(
     Ok(body)
 }
 
-/// Creates the environment and, unless that is not wanted, waits until it runs.
+/// Creates the environment and, unless that is not wanted, waits until it runs. A layer that turns out
+/// to be lost is left out.
 async fn create(
     app: &App,
     client: &Client,
     what: What<'_>,
     no_wait: bool,
 ) -> Result<String, CliError> {
-    let (created, layer) = what
-        .cached
-        .create(app, client, what.seeded, what.cold)
-        .await?;
+    let created = what.cached.create(app, client, what.seeded, what.cold);
+    let (created, layer) = created.await?;
+    match attend(app, client, what, (created, layer), no_wait).await {
+        Err(failure) if Cached::is_lost(app, layer, &failure) => {
+            let created = client.create_in_background(what.cold).await?;
+            attend(app, client, what, (created, None), no_wait).await
+        }
+        attended => attended,
+    }
+}
+
+/// Says what was created and waits for it.
+async fn attend(
+    app: &App,
+    client: &Client,
+    what: What<'_>,
+    (created, layer): (Created, Option<&Layer>),
+    no_wait: bool,
+) -> Result<String, CliError> {
     let body = what.cold;
     let id = created.environment.id.clone();
     app.io.success(&format!(
@@ -282,6 +298,7 @@ async fn create(
     }
     match wait::until_running(client, &id, &body.task_id, &mut view).await {
         Ok(()) => Ok(id),
+        Err(failure) if cache::lost_layer(&failure).is_some() => Err(failure),
         Err(CliError::Wait(failure)) => Err(steps::explain(failure, &view, what.compiled, &id)),
         Err(error) => Err(error),
     }

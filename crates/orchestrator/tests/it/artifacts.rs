@@ -1,0 +1,462 @@
+//! Snapshots that move to another host, and the collection of layers, against fake hosts.
+
+use std::time::Duration;
+
+use fuse_control::Settings;
+use fuse_model::{EnvironmentId, HostId, Snapshot, SnapshotId, SnapshotKind, SnapshotState};
+use fuse_store::SnapshotChange;
+use fuse_testkit::fake_agent::{FakeAgent, Step};
+use fuse_wire_host::Capacity;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Options, Orchestrator, with_agent};
+
+const SNAPSHOTS: &str = "/v1/environments/fuse-a/snapshots";
+
+/// Two hosts, `h` and `other`; an environment with a file in it and a layer of it on `h`.
+struct Fleet {
+    fuse: Orchestrator,
+    agent: FakeAgent,
+    other: FakeAgent,
+    layer: Value,
+}
+
+impl Fleet {
+    async fn start(settings: Settings) -> Self {
+        let options = Options {
+            settings,
+            ..Options::default()
+        };
+        let (fuse, agent) = with_agent(options).await;
+        fuse.create(&json!({"task_id": "a"})).await.is(201);
+        agent.write("fuse-a", "/data", b"seed");
+        let layer = json!({"mode": "build", "layer_key": "k"});
+        let layer = fuse.post(SNAPSHOTS, &layer).await.is(201);
+        let other = FakeAgent::start().await.unwrap();
+        fuse.register("other", &other).await;
+        Self {
+            fuse,
+            agent,
+            other,
+            layer,
+        }
+    }
+
+    async fn cordon(&self, host: &str) {
+        let path = format!("/v1/hosts/{host}?action=cordon");
+        self.fuse.post_raw(&path, "").await.is(204);
+    }
+
+    /// Creates from the layer.
+    async fn create(&self, task: &str) -> Answer {
+        self.create_on(task, json!({})).await
+    }
+
+    async fn create_on(&self, task: &str, spec: Value) -> Answer {
+        let body = json!({
+            "task_id": task, "seed_snapshot_id": self.layer["id"], "spec": spec
+        });
+        self.fuse.create(&body).await
+    }
+
+    async fn snapshots(&self, query: &str) -> Vec<Value> {
+        let list = self.fuse.get(&format!("/v1/snapshots?{query}")).await;
+        list.is(200)["snapshots"].as_array().unwrap().clone()
+    }
+
+    async fn audit(&self, kind: &str) -> Vec<Value> {
+        let list = self.fuse.get(&format!("/v1/audit?type={kind}")).await;
+        list.is(200)["audit_events"].as_array().unwrap().clone()
+    }
+}
+
+fn pulls(agent: &FakeAgent) -> usize {
+    let calls = agent.calls();
+    calls
+        .iter()
+        .filter(|call| call.starts_with("pull "))
+        .count()
+}
+
+#[tokio::test]
+async fn a_seed_is_brought_where_there_is_room_and_stays_there() {
+    let fleet = Fleet::start(Settings::default()).await;
+    // Whoever has it comes first, though the other host is empty.
+    assert_eq!(fleet.create("near").await.is(201)["host_id"], "h");
+    fleet.cordon("h").await;
+    let made = fleet.create("far").await.is(201);
+    assert_eq!(made["host_id"], "other");
+    assert_eq!(fleet.other.file("fuse-far", "/data").unwrap(), b"seed");
+
+    let copies = fleet.snapshots("layer_key=k&mode=build").await;
+    let copy = copies.iter().find(|one| one["host_id"] == "other").unwrap();
+    let id = copy["id"].as_str().unwrap();
+    let digest = fleet.layer["digest"].as_str().unwrap();
+    assert!(id.starts_with(&format!("art-{}-", &digest[..16])), "{id}");
+    for (key, value) in [
+        ("vm_id", json!("")),
+        ("layer_key", json!("k")),
+        ("arch", json!("amd64")),
+        ("kind", json!("disk")),
+        ("state", json!("ready")),
+        ("digest", json!(digest)),
+    ] {
+        assert_eq!(copy[key], value, "{key}: {copy}");
+    }
+    assert_eq!(copy.get("parent_snapshot_id"), None);
+    let request = fleet.other.request("fuse-far").unwrap();
+    assert_eq!(request.seed_snapshot.as_deref(), Some(id));
+    let pulled = fleet.audit("artifact.pulled").await;
+    assert_eq!(pulled.len(), 1);
+    assert_eq!(pulled[0]["payload"]["source_host_id"], "h");
+
+    // The next one finds it there, whatever becomes of the host that it came from.
+    assert_eq!(fleet.create("again").await.is(201)["host_id"], "other");
+    assert_eq!(pulls(&fleet.other), 1);
+    let gone = format!("/v1/snapshots/{}", fleet.layer["id"].as_str().unwrap());
+    fleet.fuse.delete(&gone).await.is(204);
+    let resolved = fleet
+        .fuse
+        .get("/v1/snapshots/resolve?layer_key=k&arch=amd64");
+    assert_eq!(resolved.await.is(200)["snapshot"]["id"], id);
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn creates_at_the_same_time_copy_once() {
+    let fleet = Fleet::start(Settings::default()).await;
+    fleet.cordon("h").await;
+    let mut gate = fleet.agent.hold(Step::Artifact);
+    let creates = futures_util::future::join_all(["b", "c", "d"].map(|task| fleet.create(task)));
+    let (made, ()) = tokio::join!(creates, async {
+        gate.reached().await;
+        while pulls(&fleet.other) < 3 {
+            tokio::task::yield_now().await;
+        }
+        gate.open();
+    });
+    for answer in made {
+        assert_eq!(answer.is(201)["host_id"], "other");
+    }
+    let digest = fleet.layer["digest"].as_str().unwrap();
+    assert_eq!(fleet.agent.count(Step::Artifact, digest), 1);
+    assert_eq!(fleet.snapshots("layer_key=k").await.len(), 2);
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_that_fails_fails_the_create_and_leaves_nothing() {
+    let fleet = Fleet::start(Settings::default()).await;
+    fleet.cordon("h").await;
+    fleet
+        .other
+        .fail(Step::Pull, 1, 422, "the host lacks 7 MiB of disk space");
+    let refused = fleet.create("b").await;
+    assert_eq!((refused.status, refused.code()), (500, "internal"));
+    let text = refused.message();
+    assert!(text.starts_with("artifact transfer failed: "), "{text}");
+    assert!(
+        text.contains("host other cannot fetch it from host h"),
+        "{text}"
+    );
+    assert!(text.contains("lacks 7 MiB"), "{text}");
+    fleet
+        .agent
+        .fail(Step::Artifact, 1, 404, "artifact not found");
+    let refused = fleet.create("b").await;
+    assert!(
+        refused.message().contains("artifact not found"),
+        "{}",
+        refused.text
+    );
+    assert_eq!(fleet.fuse.get("/v1/environments/fuse-b").await.status, 404);
+    assert_eq!(fleet.snapshots("layer_key=k").await.len(), 1);
+    assert!(fleet.other.snapshots().is_empty() && fleet.other.vms().is_empty());
+    // Nothing is in the way of another try.
+    fleet.create("b").await.is(201);
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn another_holder_serves_when_the_first_does_not() {
+    let fleet = Fleet::start(Settings::default()).await;
+    fleet
+        .create_on("b", json!({"host_id": "other"}))
+        .await
+        .is(201);
+    let third = FakeAgent::start().await.unwrap();
+    fleet.fuse.register("third", &third).await;
+    fleet
+        .agent
+        .fail(Step::Artifact, 1, 500, "the disk is broken");
+    let made = fleet.create_on("c", json!({"host_id": "third"})).await;
+    assert_eq!(made.is(201)["host_id"], "third");
+    assert_eq!(third.file("fuse-c", "/data").unwrap(), b"seed");
+    let digest = fleet.layer["digest"].as_str().unwrap();
+    assert_eq!(fleet.other.count(Step::Artifact, digest), 1);
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_started_anew_is_asked_again() {
+    let fleet = Fleet::start(Settings::default()).await;
+    fleet.cordon("h").await;
+    let mut gate = fleet.other.hold(Step::Pulled);
+    let (made, ()) = tokio::join!(fleet.create("b"), async {
+        gate.reached().await;
+        fleet.other.forget_pulls();
+        gate.open();
+    });
+    assert_eq!(made.is(201)["host_id"], "other");
+    assert_eq!(pulls(&fleet.other), 2);
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn the_bound_of_a_copy_is_kept() {
+    let settings = Settings {
+        artifact_pull_timeout: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let fleet = Fleet::start(settings).await;
+    fleet.cordon("h").await;
+    let _held = fleet.agent.hold(Step::Artifact);
+    let refused = fleet.create("b").await;
+    assert!(
+        refused
+            .message()
+            .ends_with("no answer for 1s (ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS)"),
+        "{}",
+        refused.text
+    );
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_move_says_so() {
+    let fleet = Fleet::start(Settings::default()).await;
+    // Of another architecture.
+    let arm = FakeAgent::start().await.unwrap();
+    arm.has(Capacity {
+        cpus: 64,
+        ram_mb: 1 << 20,
+        storage_gb: 5000,
+        arch: "arm64".to_owned(),
+        ..Capacity::default()
+    });
+    fleet.fuse.register("arm", &arm).await;
+    for host in ["h", "other"] {
+        fleet.cordon(host).await;
+    }
+    let refused = fleet.create("b").await;
+    assert_eq!(refused.status, 503);
+    assert!(
+        refused.message().contains("is on host h and can move: "),
+        "{}",
+        refused.text
+    );
+    let refused = fleet.create_on("b", json!({"arch": "arm64"})).await;
+    assert!(
+        refused
+            .message()
+            .ends_with("it is of amd64, the spec requires arm64"),
+        "{}",
+        refused.text
+    );
+    let refused = fleet.create_on("b", json!({"host_id": "arm"})).await;
+    assert!(
+        refused
+            .message()
+            .contains("is arm64, the spec requires amd64"),
+        "{}",
+        refused.text
+    );
+
+    // Nobody could tell whether the right bytes arrived.
+    fleet.agent.hide_digests();
+    let blind = fleet.fuse.post(SNAPSHOTS, &json!({})).await.is(201);
+    let body = json!({"task_id": "b", "seed_snapshot_id": blind["id"]});
+    let refused = fleet.fuse.create(&body).await;
+    assert!(
+        refused.message().contains("is on host h and cannot move: "),
+        "{}",
+        refused.text
+    );
+    let pinned = json!({
+        "task_id": "b", "seed_snapshot_id": blind["id"], "spec": {"host_id": "other"}
+    });
+    let refused = fleet.fuse.create(&pinned).await;
+    assert!(
+        refused.message().ends_with("the request pins host other"),
+        "{}",
+        refused.text
+    );
+    fleet.fuse.stop().await;
+}
+
+/// A layer that was last used so many minutes ago, without bytes anywhere.
+fn layer(id: &str, minutes: i64) -> Snapshot {
+    let at = Timestamp::now() - jiff::SignedDuration::from_mins(minutes);
+    Snapshot {
+        id: SnapshotId::new(id),
+        environment_id: Some(EnvironmentId::new("gone")),
+        task_id: String::new(),
+        host_id: Some(HostId::new("h")),
+        tenant: "t".to_owned(),
+        owner: String::new(),
+        parent_id: String::new(),
+        mode: Snapshot::BUILD.to_owned(),
+        state: SnapshotState::Ready,
+        kind: SnapshotKind::Disk,
+        layer_key: "l".to_owned(),
+        arch: "amd64".to_owned(),
+        digest: "d".repeat(64),
+        base_digest: String::new(),
+        size_bytes: 1,
+        retention_until: None,
+        metadata: std::collections::BTreeMap::new(),
+        exports: Vec::new(),
+        last_error: String::new(),
+        created_at: at,
+        updated_at: at,
+    }
+}
+
+/// What of these is left once the fleet has looked at all of them.
+async fn collect(fleet: &Fleet, layers: Vec<Snapshot>, left: &[&str]) {
+    for layer in layers {
+        let inserted = fleet
+            .fuse
+            .control
+            .store()
+            .snapshot_insert(layer, Vec::new(), None);
+        inserted.await.unwrap();
+    }
+    fleet.fuse.control.reconcile_now();
+    fleet
+        .fuse
+        .until("/v1/snapshots?tenant_id=t", |answer| {
+            let list = answer.json["snapshots"].as_array().unwrap();
+            let ids: Vec<_> = list.iter().filter_map(|one| one["id"].as_str()).collect();
+            ids == left
+        })
+        .await;
+}
+
+fn collecting(idle_minutes: u64, max: u64) -> Settings {
+    Settings {
+        // One cycle when a test wants it, and none before everything is there.
+        reconcile_interval: Duration::from_secs(3600),
+        artifact_idle_ttl: Duration::from_secs(idle_minutes * 60),
+        artifact_max_per_tenant: max,
+        ..Settings::default()
+    }
+}
+
+#[tokio::test]
+async fn idle_layers_go_and_what_somebody_needs_stays() {
+    let fleet = Fleet::start(collecting(60, 0)).await;
+    // The first layer of the fleet is months old, and an environment was started from it.
+    fleet.create("b").await.is(201);
+    let child = Snapshot {
+        parent_id: "parent".to_owned(),
+        ..layer("child", 50)
+    };
+    let named = Snapshot {
+        layer_key: String::new(),
+        ..layer("named", 500)
+    };
+    let layers = vec![
+        layer("parent", 500),
+        child,
+        named,
+        layer("idle", 70),
+        layer("used", 5),
+    ];
+    collect(&fleet, layers, &["used", "child", "parent", "named"]).await;
+    let deleted = fleet.audit("artifact.gc_deleted").await;
+    assert_eq!(deleted.len(), 1, "{deleted:?}");
+    assert_eq!(deleted[0]["payload"]["snapshot_id"], "idle");
+    assert_eq!(deleted[0]["payload"]["reason"], "idle");
+    assert_eq!(
+        fleet.agent.snapshots(),
+        [fleet.layer["id"].as_str().unwrap()]
+    );
+    // Without the environment nothing keeps it.
+    fleet.fuse.delete("/v1/environments/fuse-b").await.is(204);
+    let store = fleet.fuse.control.store();
+    let id = SnapshotId::new(fleet.layer["id"].as_str().unwrap());
+    let change = SnapshotChange {
+        if_unused_since: Some(Timestamp::now()),
+        ..SnapshotChange::new(&[SnapshotState::Ready], SnapshotState::Ready)
+    };
+    assert!(store.snapshot_change(&id, change).await.unwrap().is_some());
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn of_too_many_layers_the_least_recently_used_go() {
+    let fleet = Fleet::start(collecting(0, 2)).await;
+    let layers = vec![
+        layer("a", 40),
+        layer("b", 30),
+        layer("c", 20),
+        layer("d", 5),
+    ];
+    collect(&fleet, layers, &["d", "c"]).await;
+    let deleted = fleet.audit("artifact.gc_deleted").await;
+    assert_eq!(deleted.len(), 2, "{deleted:?}");
+    for entry in &deleted {
+        assert_eq!(entry["payload"]["reason"], "over_max", "{entry}");
+    }
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_host_that_fails_or_uses_it_keeps_the_record() {
+    let fleet = Fleet::start(collecting(60, 0)).await;
+    // Keeps the fleet's first layer.
+    fleet.create("b").await.is(201);
+    fleet
+        .agent
+        .fail(Step::DeleteSnapshot, 1, 500, "the disk is broken");
+    collect(&fleet, vec![layer("a", 70)], &["a"]).await;
+    let path = "/v1/snapshots/a";
+    let failed = |answer: &Answer| answer.json["state"] == "error";
+    let record = fleet.fuse.until(path, failed).await;
+    let error = record.json["last_error"].as_str().unwrap();
+    assert!(error.contains("the disk is broken"), "{error}");
+    assert_eq!(fleet.audit("artifact.gc_failed").await.len(), 1);
+    fleet
+        .agent
+        .fail(Step::DeleteSnapshot, 1, 409, "a vm boots from it");
+    collect(&fleet, vec![layer("b", 70)], &["b", "a"]).await;
+    while fleet.agent.count(Step::DeleteSnapshot, "b") == 0 {
+        tokio::task::yield_now().await;
+    }
+    let ready = |answer: &Answer| answer.json["state"] == "ready";
+    fleet.fuse.until("/v1/snapshots/b", ready).await;
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_goes_when_what_it_was_made_of_has_gone() {
+    let fleet = Fleet::start(collecting(0, 0)).await;
+    let copy = |id: &str, digest: &str| Snapshot {
+        environment_id: None,
+        layer_key: String::new(),
+        digest: digest.repeat(64),
+        ..layer(id, 30)
+    };
+    let source = Snapshot {
+        mode: "manual".to_owned(),
+        digest: "e".repeat(64),
+        ..layer("source", 40)
+    };
+    let layers = vec![source, copy("stray", "f"), copy("copy", "e")];
+    collect(&fleet, layers, &["copy", "source"]).await;
+    let deleted = fleet.audit("artifact.gc_deleted").await;
+    assert_eq!(deleted[0]["payload"]["reason"], "stray", "{deleted:?}");
+    fleet.fuse.stop().await;
+}

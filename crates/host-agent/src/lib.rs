@@ -22,6 +22,7 @@ pub mod gpu;
 pub mod guest;
 pub mod http;
 pub mod huge_pages;
+mod metrics;
 pub mod net;
 pub mod preflight;
 pub mod probe;

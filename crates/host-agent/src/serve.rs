@@ -154,11 +154,21 @@ async fn keep_rules(registry: Registry, shutdown: CancellationToken) {
     // The first tick comes at once, and the rules were just written.
     tick.tick().await;
     while let Some(()) = next(&mut tick, &shutdown).await {
-        match registry.host().firewall.verify().await {
-            Ok(Verdict::Intact) => tracing::debug!("packet rules intact"),
-            Ok(Verdict::Repaired) => tracing::warn!("packet rules were changed; written anew"),
-            Err(error) => tracing::error!(error = chain(&error), "packet rules cannot be kept"),
-        }
+        let outcome = match registry.host().firewall.verify().await {
+            Ok(Verdict::Intact) => {
+                tracing::debug!("packet rules intact");
+                "intact"
+            }
+            Ok(Verdict::Repaired) => {
+                tracing::warn!("packet rules were changed; written anew");
+                "repaired"
+            }
+            Err(error) => {
+                tracing::error!(error = chain(&error), "packet rules cannot be kept");
+                "failed"
+            }
+        };
+        registry.host().metrics.rules(outcome);
     }
 }
 

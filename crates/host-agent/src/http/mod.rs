@@ -66,6 +66,7 @@ impl App {
         Router::new()
             .route("/", get(routes::health))
             .route("/healthz", get(routes::health))
+            .route("/metrics", get(routes::metrics))
             .route("/v1/capacity", get(routes::capacity))
             .route("/v1/vm", get(routes::list).post(routes::create))
             .route("/v1/vm/{id}", get(routes::get).delete(routes::delete))

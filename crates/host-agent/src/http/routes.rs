@@ -44,6 +44,13 @@ pub(super) async fn capacity(State(app): State<App>) -> Answer<Capacity> {
     Ok(Json(capacity))
 }
 
+pub(super) async fn metrics(State(app): State<App>) -> Result<String, ApiError> {
+    let host = app.registry.host();
+    let standing = app.registry.standing();
+    let text = host.metrics.text(&standing);
+    text.map_err(|error| ApiError::internal(&error))
+}
+
 pub(super) async fn create(
     State(app): State<App>,
     headers: HeaderMap,

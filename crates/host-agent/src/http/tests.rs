@@ -179,6 +179,16 @@ fn a_vm_over_http() {
             text(&start).contains(r#""endpoints":[{"as":"","url":"127.0.0.1:20000""#),
             "{start}"
         );
+        let figures = served.send("GET", "/metrics", "", "").await;
+        assert_eq!(status(&figures), "200", "{figures}");
+        for line in [
+            "fuse_agent_vms{state=\"running\"} 1",
+            "fuse_agent_creates_total{outcome=\"ok\"} 1",
+            "fuse_agent_create_seconds_count{part=\"total\"} 1",
+            "process_resident_memory_bytes ",
+        ] {
+            assert!(figures.contains(line), "{line}\n{figures}");
+        }
         let gone = served.send("DELETE", "/v1/vm/my-vm", "", "").await;
         assert_eq!((status(&gone), text(&gone)), ("204", ""));
         let gone = served.send("DELETE", "/v1/vm/my-vm", "", "").await;

@@ -56,6 +56,7 @@ impl Actor {
         match brought {
             Ok(_) => {
                 tracing::info!(vm_id = self.meta.vm_id, "vm created");
+                self.host.metrics.created(&timings.report());
                 let view = VmView {
                     timings_ms: Some(timings.report()),
                     ..self.vm.view()
@@ -159,6 +160,7 @@ impl Actor {
         timings: &Timings,
         reply: oneshot::Sender<Result<VmView, CreateError>>,
     ) {
+        self.host.metrics.create_failed();
         let error = self.create_error(failure);
         tracing::warn!(
             vm_id = self.meta.vm_id,
@@ -234,11 +236,17 @@ impl Actor {
                 Next::GoOn
             }
             Op::Snapshot { request, reply } => {
-                let _left = reply.send(snapshot::take(self, request).await);
+                let taken = snapshot::take(self, request).await;
+                let pause = taken.as_ref().ok().and_then(|view| view.pause_ms);
+                self.host.metrics.snapshot(taken.is_ok(), pause);
+                let _left = reply.send(taken);
                 Next::GoOn
             }
             Op::Restore { from, reply } => {
+                let begun = std::time::Instant::now();
                 let restored = restore::run(self, &from).await;
+                let metrics = &self.host.metrics;
+                metrics.restored(restored.is_ok(), begun.elapsed());
                 drop(from);
                 let _left = reply.send(restored);
                 Next::GoOn

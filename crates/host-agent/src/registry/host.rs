@@ -17,6 +17,7 @@ use crate::config::{Config, PublicHost};
 use crate::disk::{ImageError, Images, OverlayError, Overlays};
 use crate::file_error::{FileError, failed};
 use crate::gpu::{Claim, Recarve};
+use crate::metrics::Metrics;
 use crate::net::{Binding, Firewall, FirewallError, Forward, LinkError, Links};
 use crate::snapshot::Snapshots;
 use crate::vmm::{BootSource, HostDevice, MachineSpec, Nic, Vmm};
@@ -78,6 +79,9 @@ pub enum HostError {
     /// Packet rules cannot be written.
     #[error("cannot write the packet rules")]
     Firewall(#[source] FirewallError),
+    /// Figures cannot be kept.
+    #[error("cannot keep figures")]
+    Metrics(#[source] prometheus::Error),
 }
 
 /// What VMs run on.
@@ -103,6 +107,8 @@ pub struct Host {
     /// The VMs' tasks.
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
+    /// Figures of what was done.
+    pub(crate) metrics: Metrics,
     /// Creates that failed.
     pub(super) failures: Failures,
     /// Locked while the agent runs; the kernel unlocks it when it ends, however it ends.

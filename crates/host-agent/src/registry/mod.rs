@@ -43,6 +43,8 @@ use fuse_wire_host::{
 };
 
 use crate::artifact::Artifacts;
+use crate::disk::space;
+use crate::metrics::Standing;
 use crate::snapshot::StoreError;
 pub use error::{
     CreateError, DeleteError, ForkError, LeaseError, NoSnapshots, RestoreError, SnapshotError,
@@ -113,6 +115,17 @@ impl Registry {
         });
         views.sort_by(|a, b| a.vm_id.cmp(&b.vm_id));
         views
+    }
+
+    /// How the host stands at this moment.
+    pub(crate) fn standing(&self) -> Standing {
+        let vms = self.host.tables.all();
+        Standing {
+            states: vms.iter().map(|vm| vm.state()).collect(),
+            slots: u64::from(self.host.config.net.plan.max_vms()),
+            free_bytes: space::free_bytes(self.host.disk_dir()).ok(),
+            snapshot_bytes: self.host.snapshots.total_bytes(),
+        }
     }
 
     /// The right to use a VM's guest until the VM is deleted or stops.

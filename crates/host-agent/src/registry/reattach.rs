@@ -28,6 +28,7 @@ use crate::artifact::Artifacts;
 use crate::config::Config;
 use crate::disk::{Images, Overlays};
 use crate::gpu::Recarve;
+use crate::metrics::Metrics;
 use crate::net::{Firewall, Links};
 use crate::report::chain;
 use crate::snapshot::Snapshots;
@@ -144,6 +145,7 @@ async fn open(
         boot_turns: Semaphore::new(cpus()),
         tasks,
         shutdown,
+        metrics: Metrics::new(config.backend.app_name).map_err(HostError::Metrics)?,
         failures: Failures::default(),
         _lock: lock,
         #[cfg(test)]

@@ -165,6 +165,16 @@ impl Snapshots {
         views
     }
 
+    /// What all of them take up, in bytes.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        let table = self.lock();
+        table
+            .values()
+            .map(|entry| entry.stored.view.size_bytes)
+            .sum()
+    }
+
     /// What is stored under an id.
     #[must_use]
     pub fn get(&self, id: &str) -> Option<Arc<Stored>> {

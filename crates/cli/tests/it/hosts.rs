@@ -196,7 +196,8 @@ fn removal_asks_and_forgets_the_active_host() {
         "DELETE /v1/hosts/h1"
         | "POST /v1/hosts/h1?action=cordon"
         | "POST /v1/hosts/h1?action=uncordon"
-        | "POST /v1/hosts/h1?action=drain" => Some(empty()),
+        | "POST /v1/hosts/h1?action=drain&evict=none"
+        | "POST /v1/hosts/h1?action=drain&evict=drain" => Some(empty()),
         _ => None,
     });
     let user = User::connected(&server.url(), "tok");
@@ -212,6 +213,9 @@ fn removal_asks_and_forgets_the_active_host() {
     user.run(&["host", "drain", "h1"])
         .ok()
         .says("draining host h1: nothing new is placed there");
+    user.run(&["host", "drain", "h1", "--evict", "drain"])
+        .ok()
+        .says("what runs there is asked to stop");
     user.run(&["host", "remove", "h1"]).exits(1).says("--yes");
     assert!(!server.lines().iter().any(|line| line.starts_with("DELETE")));
     user.run(&["host", "rm", "h1", "--yes"])

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use fuse_wire_api::{
-    CreateSnapshot, Environment, ForkEnvironment, ListSnapshots, ResolvedSnapshot, Snapshot,
-    SnapshotList,
+    CreateSnapshot, Environment, ForkEnvironment, ListSnapshots, MigrateEnvironment,
+    ResolvedSnapshot, Snapshot, SnapshotList,
 };
 use reqwest::Method;
+use reqwest::header::HeaderValue;
 
 use crate::{Client, Error};
 
@@ -33,6 +34,28 @@ impl Client {
         self.fetch(call).await
     }
 
+    /// Takes a snapshot and returns as soon as the server has accepted it: its record is
+    /// `creating` and becomes `ready`, or `error` with the reason. An older server returns when it
+    /// is taken.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn create_snapshot_in_background(
+        &self,
+        environment: &str,
+        request: &CreateSnapshot,
+    ) -> Result<Snapshot, Error> {
+        let call = self
+            .call(
+                Method::POST,
+                &["v1", "environments", environment, "snapshots"],
+            )?
+            .timeout(Some(COPY_TIMEOUT))
+            .header("prefer", HeaderValue::from_static("respond-async"))
+            .json(request)?;
+        self.fetch(call).await
+    }
+
     /// One page of snapshots, newest first.
     ///
     /// # Errors
@@ -48,6 +71,8 @@ impl Client {
             filter("state", &query.state),
             filter("mode", &query.mode),
             filter("name", &query.name),
+            filter("layer_key", &query.layer_key),
+            filter("arch", &query.arch),
             filter("host_id", &query.host_id),
             ("limit", query.limit.clone()),
             ("cursor", query.cursor.clone()),
@@ -121,5 +146,22 @@ impl Client {
             .timeout(Some(COPY_TIMEOUT))
             .json(request)?;
         self.fetch_if_any(call).await
+    }
+
+    /// Moves a running environment to another host and returns when it runs there.
+    ///
+    /// # Errors
+    /// See [`Error`]; an environment that was not moved goes on where it is.
+    pub async fn migrate(
+        &self,
+        environment: &str,
+        request: &MigrateEnvironment,
+    ) -> Result<Environment, Error> {
+        let call = self
+            .call(Method::POST, &["v1", "environments", environment])?
+            .query(&[("action", Some("migrate"))])
+            .timeout(Some(COPY_TIMEOUT))
+            .json(request)?;
+        self.fetch(call).await
     }
 }

@@ -240,6 +240,10 @@ pub struct ListSnapshots {
     pub mode: String,
     /// Only with this name.
     pub name: String,
+    /// Only layers with this key.
+    pub layer_key: String,
+    /// Only of this architecture.
+    pub arch: String,
     /// Only on this host.
     pub host_id: String,
     /// Page size; text, because an unparseable number means the default.

@@ -4,11 +4,17 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Response;
-use fuse_client::api::{CreateEnvironment, ErrorCode, ExecRequest, ListEnvironments, PageQuery};
+use fuse_client::api::{
+    CreateEnvironment, CreateSnapshot, ErrorCode, ExecRequest, ListEnvironments, ListSnapshots,
+    MigrateEnvironment, PageQuery,
+};
 use fuse_client::{BaseUrl, Client, Error, Options, Reason, Token};
 use tokio::net::TcpListener;
 
 use crate::server::{Server, environment, json};
+
+const SNAPSHOT: &str = r#"{"id":"s","vm_id":"fuse-a","state":"creating","kind":"disk",
+    "created_at":"2026-01-15T10:00:00Z","updated_at":"2026-01-15T10:00:00Z"}"#;
 
 #[tokio::test]
 async fn every_call_has_its_method_path_and_body() {
@@ -91,6 +97,49 @@ async fn every_call_has_its_method_path_and_body() {
     assert_eq!(seen[3].header("prefer"), "");
     assert_eq!(seen[2].body, r#"{"task_id":"a","spec":{}}"#);
     assert_eq!(seen[4].body, r#"{"cmd":["true"]}"#);
+}
+
+#[tokio::test]
+async fn calls_of_snapshots_and_moves() {
+    let server = Server::start(|seen, _| match seen.line.as_str() {
+        line if line.starts_with("GET /v1/snapshots?") => json(200, r#"{"snapshots":[]}"#),
+        "POST /v1/environments/fuse-a/snapshots" => json(202, SNAPSHOT),
+        line if line.starts_with("POST /v1/hosts/") => {
+            Response::builder().status(204).body(Body::empty()).unwrap()
+        }
+        _ => json(200, &environment("running")),
+    })
+    .await;
+    let client = server.client();
+    client.drain_host("h1", "drain").await.unwrap();
+    let nothing = CreateSnapshot::default();
+    let begun = client.create_snapshot_in_background("fuse-a", &nothing);
+    assert_eq!(begun.await.unwrap().state, "creating");
+    let layers = ListSnapshots {
+        layer_key: "k".into(),
+        arch: "amd64".into(),
+        ..ListSnapshots::default()
+    };
+    client.snapshots(&layers).await.unwrap();
+    let target = MigrateEnvironment {
+        target_host_id: "h2".into(),
+        ..MigrateEnvironment::default()
+    };
+    client.migrate("fuse-a", &target).await.unwrap();
+
+    let seen = server.seen();
+    let lines: Vec<_> = seen.iter().map(|seen| seen.line.as_str()).collect();
+    assert_eq!(
+        lines,
+        [
+            "POST /v1/hosts/h1?action=drain&evict=drain",
+            "POST /v1/environments/fuse-a/snapshots",
+            "GET /v1/snapshots?layer_key=k&arch=amd64",
+            "POST /v1/environments/fuse-a?action=migrate",
+        ]
+    );
+    assert_eq!(seen[1].header("prefer"), "respond-async");
+    assert_eq!(seen[3].body, r#"{"target_host_id":"h2"}"#);
 }
 
 #[tokio::test]

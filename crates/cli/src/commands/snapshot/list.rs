@@ -69,6 +69,7 @@ pub(crate) async fn run(app: &App, args: ListArgs) -> Result<(), CliError> {
             host_id: args.host_id.clone(),
             limit: page.limit,
             cursor: page.cursor,
+            ..ListSnapshots::default()
         };
         let list = client.snapshots(&query).await?;
         next = args.page.following(list.next_cursor.as_ref());

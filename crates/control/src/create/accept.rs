@@ -147,6 +147,7 @@ impl Control {
             let choice = Choice::of(&place(spec, hosts, policy, holders).ok()?);
             Some((choice.candidates.first()?.clone(), choice))
         });
+        self.follow_fleet();
         if let Some(choice) = kept {
             return Ok(Ok(choice));
         }
@@ -160,6 +161,25 @@ impl Control {
         };
         self.inner.fleet.keep(hosts);
         Ok(outcome)
+    }
+
+    /// Has the next picture of a large fleet read, if that is due.
+    fn follow_fleet(&self) {
+        if !self.inner.fleet.is_due() {
+            return;
+        }
+        let control = self.clone();
+        self.spawn(async move {
+            let Some(_reader) = control.inner.fleet.reader() else {
+                return;
+            };
+            match control.placeable_hosts().await {
+                Ok(hosts) => control.inner.fleet.keep(hosts),
+                Err(e) => {
+                    tracing::debug!(error = %crate::error::chain(&e), "cannot read the fleet");
+                }
+            }
+        });
     }
 
     /// The hosts as placement is to see them.

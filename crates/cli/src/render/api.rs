@@ -7,6 +7,9 @@ use fuse_wire_api::ErrorCode;
 const SCRIPT_TIMED_OUT: &str = "startup script did not complete in time";
 const SCRIPT_BOUND: &str = "startup script timeout exceeds the configured maximum";
 
+/// What only the refusal of a registration says of an agent's token.
+const AT_REGISTRATION: &str = "not the orchestrator token";
+
 /// Renders an error of the client: the API's by the first matching rule, others as they are.
 pub(crate) fn message(error: &Error) -> String {
     match error.api() {
@@ -57,6 +60,16 @@ pub(crate) fn api_message(error: &ApiError) -> String {
         ),
         Some(ErrorCode::Forbidden) => forbidden(message),
         _ if error.status == 403 => forbidden(message),
+        // The seed of registering wants the line below there.
+        _ if error.status == 502
+            && error.is_unauthorized()
+            && !message.contains(AT_REGISTRATION) =>
+        {
+            format!(
+                "unauthorized: {message}\n  your own token is fine: `fuse host register <id> --url \
+                 <url> --token <token>` stores the agent's"
+            )
+        }
         _ if error.is_unauthorized() => format!(
             "unauthorized: {message}\n  re-run `fuse connect <url> --token <token>` with a valid token"
         ),
@@ -127,6 +140,8 @@ mod tests {
             shown(401, Some(C::Unauthorized), "invalid token"),
             "unauthorized: invalid token\n  re-run `fuse connect <url> --token <token>` with a valid token"
         );
+        let agent = "exec: host agent at http://h:8090 rejected the token";
+        assert!(shown(502, Some(C::Unauthorized), agent).ends_with("stores the agent's"));
         // A proxy's 401 has no envelope.
         assert!(shown(401, None, "http 401: unauthorized").starts_with("unauthorized: "));
         assert_eq!(

@@ -48,6 +48,7 @@ impl ProviderError {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             // It works, it is only full: the same request may do later.
             Self::Host(HostError::Busy { .. }) => ErrorKind::Unavailable,
+            Self::Host(HostError::Unauthorized { .. }) => ErrorKind::Unauthenticated,
             Self::Host(_) => ErrorKind::Internal,
         }
     }

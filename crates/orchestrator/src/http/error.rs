@@ -233,13 +233,11 @@ fn status_and_code(error: &Error) -> (StatusCode, ErrorCode) {
     // An agent is another server: its refusals are bad gateways.
     if let Error::Register(refused) = error {
         match refused {
-            RegisterError::TokenRejected { .. } => {
-                return (StatusCode::BAD_GATEWAY, ErrorCode::Unauthorized);
-            }
             RegisterError::ProbeFailed(_) | RegisterError::NotProbed(_) => {
                 return (StatusCode::BAD_GATEWAY, ErrorCode::Internal);
             }
-            RegisterError::Url(_)
+            RegisterError::TokenRejected { .. }
+            | RegisterError::Url(_)
             | RegisterError::Arch(_)
             | RegisterError::NotPositive { .. }
             | RegisterError::BackendInUse { .. } => {}
@@ -250,7 +248,8 @@ fn status_and_code(error: &Error) -> (StatusCode, ErrorCode) {
         ErrorKind::Conflict => (StatusCode::CONFLICT, ErrorCode::Conflict),
         ErrorKind::Invalid => (StatusCode::BAD_REQUEST, ErrorCode::InvalidArgument),
         ErrorKind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::PayloadTooLarge),
-        ErrorKind::Unauthenticated => (StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized),
+        // The caller was let in: it is a host agent that refuses the control plane.
+        ErrorKind::Unauthenticated => (StatusCode::BAD_GATEWAY, ErrorCode::Unauthorized),
         ErrorKind::Forbidden => (StatusCode::FORBIDDEN, ErrorCode::Unauthorized),
         ErrorKind::NoCapacity | ErrorKind::Unavailable => {
             (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable)

@@ -78,7 +78,8 @@ pub(super) fn operations() -> Vec<Operation> {
                     500,
                     "internal",
                     "the host does not confirm; the environment stays `destroying` and is retried",
-                ),
+                )
+                .calls_an_agent(),
         ),
     ]
 }
@@ -177,6 +178,7 @@ fn create() -> Call {
             "unimplemented",
             "the backend cannot do what is asked for",
         )
+        .calls_an_agent()
         .error(
             503,
             "unavailable",
@@ -269,7 +271,8 @@ fn actions() -> Vec<(&'static str, Call)> {
             .error(404, "not_found", MISSING)
             .error(409, "conflict", "the environment is not `running`")
             .error(500, "internal", "the guest or its host does not answer")
-            .error(501, "unimplemented", "there is no guest"),
+            .error(501, "unimplemented", "there is no guest")
+            .calls_an_agent(),
     ));
     actions
 }

@@ -166,6 +166,12 @@ impl Call {
         self.errors.entry(status).or_default().push((code, meaning));
         self
     }
+
+    /// It calls the agent of a host, which may refuse the control plane itself.
+    pub(super) fn calls_an_agent(self) -> Self {
+        let meaning = "the host's agent has another token than the one it was registered with";
+        self.error(502, "unauthorized", meaning)
+    }
 }
 
 /// A query or header parameter.

@@ -144,6 +144,7 @@ pub(super) fn actions() -> Vec<(&'static str, Call)> {
                     "the snapshot is not `ready`, or the quota is used up",
                 )
                 .error(501, "unimplemented", "the backend cannot fork")
+                .calls_an_agent()
                 .error(
                     503,
                     "unavailable",
@@ -199,6 +200,7 @@ fn create() -> Call {
         )
         .error(500, "internal", "the host failed; nothing of it is left")
         .error(501, "unimplemented", "the backend cannot take snapshots")
+        .calls_an_agent()
 }
 
 fn attach() -> Call {
@@ -218,6 +220,7 @@ fn attach() -> Call {
         .error(409, "conflict", "the environment is not `running`")
         .error(500, "internal", "the host refuses or does not answer")
         .error(501, "unimplemented", "there is no guest")
+        .calls_an_agent()
 }
 
 fn list() -> Call {

@@ -9,7 +9,7 @@ use fuse_wire_host::ExecResponse;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Options, Orchestrator, with_agent};
+use crate::support::{Answer, Options, Orchestrator, with_agent};
 
 fn full_request() -> Value {
     let manifest = r#"{"machine":{"env":{"KEY":{"secret":"S"}}},"services":{"db":{"image":"i"}}}"#;
@@ -214,6 +214,36 @@ async fn egress_through_a_proxy_is_refused_before_the_vm_exists() {
     assert_eq!((answer.status, answer.code()), (501, "unimplemented"));
     is_undone(&fuse, &agent, "egress").await;
     assert_eq!(agent.count(Step::Create, "fuse-a"), 0);
+    fuse.stop().await;
+}
+
+/// The token of an agent was changed behind the orchestrator's back.
+#[tokio::test]
+async fn an_agent_that_refuses_the_control_plane_is_named() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    let is_named = |answer: &Answer| {
+        assert_eq!((answer.status, answer.code()), (502, "unauthorized"));
+        let text = format!(
+            "host agent at {} rejected the token: register its host again, with the token that \
+             the agent has now",
+            agent.url()
+        );
+        assert!(answer.message().contains(&text), "{}", answer.text);
+    };
+    agent.fail(Step::Create, 1, 401, "unauthorized");
+    is_named(&fuse.create(&json!({"task_id": "a"})).await);
+    is_undone(&fuse, &agent, "rejected the token").await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    for (step, path, body) in [
+        (Step::Exec, "?action=exec", json!({"cmd": ["true"]})),
+        (Step::Snapshot, "/snapshots", json!({})),
+    ] {
+        agent.fail(step, 1, 401, "unauthorized");
+        let path = format!("/v1/environments/fuse-a{path}");
+        is_named(&fuse.post(&path, &body).await);
+    }
+    agent.fail(Step::Delete, 1, 401, "unauthorized");
+    is_named(&fuse.delete("/v1/environments/fuse-a").await);
     fuse.stop().await;
 }
 

@@ -66,7 +66,9 @@ impl fmt::Display for Call {
 #[derive(Debug, Error)]
 pub enum HostError {
     /// 401: the token is not this agent's.
-    #[error("host agent at {agent} rejected the token")]
+    #[error(
+        "host agent at {agent} rejected the token: register its host again, with the token that the agent has now"
+    )]
     Unauthorized {
         /// Who answered.
         agent: AgentUrl,

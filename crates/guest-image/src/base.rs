@@ -10,12 +10,12 @@ use crate::distro::System;
 use crate::kernel::KernelTree;
 use crate::manifest::{Image, Manifest};
 use crate::tools::{self, Tool};
-use crate::{ImageError, KERNEL, MODULES, ROOTFS, digest, modules, rootfs};
+use crate::{ImageError, KERNEL, MODULES, ROOTFS, VMLINUZ, digest, modules, rootfs};
 
 /// Raised when the kernel or the modules change for another reason than their inputs.
 const VERSION: &str = "1";
 
-/// Files of this part.
+/// Files of this part, beside the kernel as it came.
 pub(crate) const FILES: [&str; 3] = [KERNEL, MODULES, ROOTFS];
 
 const TOOLS: [Tool; 6] = [
@@ -53,6 +53,7 @@ pub(crate) fn build(
     let tree = KernelTree::fetch(system, &work)?;
     progress("unpacking the kernel and its modules");
     tree.write_vmlinux(dir)?;
+    tree.keep_vmlinuz(dir)?;
     let path = dir.join(MODULES);
     fs::write(&path, modules::archive(&tree)?).map_err(ImageError::file("write", &path))?;
     progress("making the root file system (about a minute)");
@@ -64,7 +65,12 @@ pub(crate) fn build(
 
 /// Takes the part over from an image that was built from the same inputs.
 pub(crate) fn reuse(image: &Image, dir: &Path) -> Result<(), ImageError> {
-    for name in FILES {
+    let kept = image
+        .manifest
+        .files
+        .contains_key(VMLINUZ)
+        .then_some(VMLINUZ);
+    for name in FILES.into_iter().chain(kept) {
         let (source, target) = (image.dir.join(name), dir.join(name));
         // The same file under a second name; it is never written to again.
         if fs::hard_link(&source, &target).is_err() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::distro::{self, System};
 use crate::elf;
 use crate::tools;
-use crate::{ImageError, KERNEL};
+use crate::{ImageError, KERNEL, VMLINUZ};
 
 /// Packages unpacked into a temporary directory.
 #[derive(Debug)]
@@ -65,6 +65,13 @@ impl KernelTree {
             modules,
             version,
         })
+    }
+
+    /// Keeps the kernel as it came, in `dir`.
+    pub(crate) fn keep_vmlinuz(&self, dir: &Path) -> Result<(), ImageError> {
+        let path = dir.join(VMLINUZ);
+        let kept = fs::copy(&self.vmlinuz, &path);
+        kept.map(drop).map_err(ImageError::file("write", &path))
     }
 
     /// Writes the uncompressed kernel into `dir`.

@@ -1,7 +1,7 @@
 //! What must be true of a host before an agent serves. One message each, which says what is wrong
 //! and what to do.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +63,25 @@ pub enum PreflightError {
         /// The program.
         app: &'static str,
     },
+    /// The firmware is not there.
+    #[error("the firmware {} is missing: apt-get install ovmf, or leave OVMF_CODE empty", .path.display())]
+    Firmware {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// The firmware cannot start the kernel.
+    #[error(
+        "UEFI firmware (OVMF_CODE) cannot start {}, which is an uncompressed kernel; set \
+         {prefix}_KERNEL to a vmlinuz: `{app} image build --refresh` makes one", .path.display()
+    )]
+    FirmwareKernel {
+        /// The kernel.
+        path: PathBuf,
+        /// Prefix of the program's variables.
+        prefix: &'static str,
+        /// The program.
+        app: &'static str,
+    },
     /// Somebody listens already.
     #[error("{address} is already in use; stop the other program or set {prefix}_AGENT_PORT")]
     PortInUse {
@@ -115,6 +134,26 @@ pub fn machine(config: &Config) -> Result<(), PreflightError> {
                 app,
             });
         }
+    }
+    let firmware = config.qemu.as_ref().and_then(|qemu| qemu.firmware.as_ref());
+    firmware.map_or(Ok(()), |path| firmware_starts(path, config))
+}
+
+/// Whether guests can begin with the firmware.
+fn firmware_starts(firmware: &Path, config: &Config) -> Result<(), PreflightError> {
+    if !firmware.is_file() {
+        let path = firmware.to_owned();
+        return Err(PreflightError::Firmware { path });
+    }
+    let mut head = [0; 4];
+    let kernel = &config.paths.kernel;
+    let read = std::fs::File::open(kernel).and_then(|mut file| file.read_exact(&mut head));
+    if read.is_ok() && head == *b"\x7fELF" {
+        return Err(PreflightError::FirmwareKernel {
+            path: kernel.clone(),
+            prefix: config.backend.prefix,
+            app: config.backend.app_name,
+        });
     }
     Ok(())
 }
@@ -186,7 +225,7 @@ fn may_administer_network() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::FIRECRACKER;
+    use crate::config::{FIRECRACKER, QEMU};
     use std::os::unix::fs::PermissionsExt;
 
     fn config(dir: &Path) -> Config {
@@ -221,6 +260,34 @@ mod tests {
             dir.path().display()
         ));
         std::fs::write(&config.paths.base, b"").unwrap();
+        machine(&config).unwrap();
+    }
+
+    #[test]
+    fn firmware_that_cannot_start_the_kernel_is_explained() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let config = Config::from_env(QEMU, |name| match name {
+            "QEMU_DIR" => Some(path("")),
+            "QEMU_BIN" => Some("/bin/true".to_owned()),
+            "OVMF_CODE" => Some(path("firmware")),
+            "QEMU_AGENT_TOKEN" => Some("t".to_owned()),
+            _ => None,
+        })
+        .unwrap();
+        for file in [&config.paths.initrd, &config.paths.base] {
+            std::fs::write(file, b"x").unwrap();
+        }
+        std::fs::write(&config.paths.kernel, b"\x7fELF uncompressed").unwrap();
+        let error = || machine(&config).unwrap_err().to_string();
+        assert!(error().contains("apt-get install ovmf"), "{}", error());
+        std::fs::write(path("firmware"), b"x").unwrap();
+        assert!(
+            error().contains("set QEMU_KERNEL to a vmlinuz"),
+            "{}",
+            error()
+        );
+        std::fs::write(&config.paths.kernel, b"MZ").unwrap();
         machine(&config).unwrap();
     }
 

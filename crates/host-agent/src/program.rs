@@ -218,7 +218,10 @@ fn build_image(
         let _closed = writeln!(std::io::stderr(), "{text}");
     };
     let image = fuse_guest_image::build(&options, &mut progress)?;
-    name_kernel(&image.dir, backend.kernel)?;
+    // Images of earlier builds have only the uncompressed kernel.
+    if !image.manifest.files.contains_key(backend.kernel) {
+        name_kernel(&image.dir, backend.kernel)?;
+    }
     let (dir, kernel) = (image.dir.display(), &image.manifest.kernel_version);
     writeln!(std::io::stdout(), "image in {dir} with kernel {kernel}")?;
     Ok(ExitCode::SUCCESS)
@@ -227,9 +230,6 @@ fn build_image(
 /// Gives the kernel that was built the name that the agent looks for.
 fn name_kernel(dir: &std::path::Path, name: &str) -> Result<(), ProgramError> {
     let (built, path) = (dir.join(fuse_guest_image::KERNEL), dir.join(name));
-    if built == path {
-        return Ok(());
-    }
     let failed = |source| ProgramError::Kernel {
         path: path.clone(),
         source,

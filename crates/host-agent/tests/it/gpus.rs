@@ -74,6 +74,16 @@ fn devices_are_in_the_guests_that_they_are_bound_to() {
         tokio::join!(create(&agent, &one), create(&agent, &part));
         assert_eq!(seen(&agent, "one").await, "2", "the card and its companion");
         assert_eq!(seen(&agent, "part").await, "1");
+        for (pid, line) in agent.processes() {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            for part in [
+                "Uid:\t65534\t65534\t65534",
+                "CapEff:\t0000000000000000",
+                "Seccomp:\t2",
+            ] {
+                assert!(status.contains(part), "{part}: {line}: {status}");
+            }
+        }
         let text = refused(&agent, &request("x", &["GPU-2"], &[])).await;
         assert_eq!(text, "GPU GPU-2 is in use by vm one");
         let text = refused(&agent, &request("x", &[], &PARTS[..1])).await;

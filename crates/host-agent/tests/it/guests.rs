@@ -402,6 +402,65 @@ fn a_probe_guest_answers_the_gpu_agent() {
     );
 }
 
+/// Where distributions put UEFI firmware.
+const FIRMWARE: [&str; 2] = [
+    "/usr/share/OVMF/OVMF_CODE.fd",
+    "/usr/share/OVMF/OVMF_CODE_4M.fd",
+];
+
+#[test]
+fn a_probe_guest_begins_with_uefi() {
+    on_a_machine("probe_uefi", |image, _outside| async move {
+        let skip = |reason: &str| {
+            let mut stderr = std::io::stderr().lock();
+            writeln!(stderr, "SKIP host-agent::probe_uefi: {reason}").unwrap();
+        };
+        let kernel = image.dir.join("vmlinuz.bin");
+        if !kernel.is_file() {
+            return skip("the image has no vmlinuz.bin: qemu-agent image build --refresh");
+        }
+        let Some(firmware) = FIRMWARE
+            .into_iter()
+            .find(|path| std::path::Path::new(path).exists())
+        else {
+            return skip("ovmf is not installed");
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let mut probe = GPU.command(dir.path(), &image);
+        let probe = probe.env("OVMF_CODE", firmware).env("QEMU_KERNEL", kernel);
+        let done = probe.args(["probe", "--timeout", "120"]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(
+            done.status.success() && said.contains("\"ok\":true"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn whether_kvm_works_is_found_out_once_per_boot_of_the_host() {
+    on_a_machine("kvm_gpu", |image, _outside| async move {
+        let mut agent = Agent::start(GPU, &image, &[("QEMU_ACCELERATOR", "auto")]).await;
+        if !std::path::Path::new("/dev/kvm").exists() {
+            assert!(
+                agent.log().contains("/dev/kvm cannot be opened"),
+                "{}",
+                agent.log()
+            );
+            return;
+        }
+        let asked = "booting a guest to see whether KVM works here";
+        assert!(agent.log().contains(asked), "{}", agent.log());
+        // Whatever came out of it, guests boot.
+        agent.create("a").await;
+        agent.kill();
+        agent.launch().await;
+        assert!(!agent.log().contains(asked), "{}", agent.log());
+        agent.client.delete("a").await.unwrap();
+        assert_eq!(agent.leftovers(), NONE);
+    });
+}
+
 fn probe(program: Program, image: &Image) {
     let dir = tempfile::tempdir().unwrap();
     let mut probe = program.command(dir.path(), image);

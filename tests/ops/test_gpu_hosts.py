@@ -4,10 +4,14 @@ import contextlib
 import os
 import re
 import shutil
+import subprocess
+import tempfile
 import threading
 import unittest
 
-from support import ARCH, TREE, Stage, archive, program
+from support import (
+    ARCH, BINARIES, HOST, IMAGE, TREE, Stage, archive, need_image, need_programs, need_root, need_tools, program,
+)
 
 QEMU = TREE / "host-agent" / "qemu"
 HOME = "/var/lib/fuse-gpu"
@@ -443,6 +447,57 @@ class Bake(GpuHost):
             self.assertIn(said, self.bake(fails=True).stderr)
             self.assertEqual((self.home / "rootfs-cuda.qcow2").read_bytes(), b"before")
             self.assertFalse((self.root / "work").exists())
+
+
+# Puts a device that QEMU makes into the place of each that the host would have.
+SHIM = r"""#!/bin/sh
+n=$#
+for word in "$@"; do
+  case $word in *'"vfio-pci"'*) word=edu ;; esac
+  set -- "$@" "$word"
+done
+shift "$n"
+exec qemu-system-x86_64 "$@"
+"""
+
+
+class Live(GpuHost):
+    """From a card that its driver has to a guest that has it, by the scripts that operators type."""
+
+    def setUp(self):
+        need_root()
+        need_programs("qemu-agent")
+        need_tools("qemu-system-x86_64", "nft")
+        need_image()
+        # The host of the test has a /tmp of its own.
+        self.addCleanup(setattr, tempfile, "tempdir", tempfile.tempdir)
+        tempfile.tempdir = str(BINARIES)
+        super().setUp()
+        self.cards(("65", "11", "NVIDIA A100-SXM4-40GB"))
+        self.script(self.bin / "qemu", SHIM)
+
+    def test_bound_served_and_in_a_guest(self):
+        script = f"""ln -s {BINARIES}/qemu-agent /usr/local/bin/
+            mkdir -p {HOME} && cd {HOME}
+            ln -s {IMAGE}/initramfs.img {IMAGE}/rootfs-fused.ext4 .
+            ln -s {IMAGE}/vmlinux.bin vmlinuz.bin
+            (umask 077; printf '%s\\n' QEMU_AGENT_TOKEN=t0ken BASE_ROOTFS={HOME}/rootfs-fused.ext4 >.env)
+            cd {QEMU}
+            ./qemu-vfio-bind.sh
+            (set -a; . {HOME}/.env; QEMU_DIR={HOME} QEMU_ACCELERATOR=tcg QEMU_BIN={self.bin}/qemu exec /usr/local/bin/qemu-agent) &
+            until curl --silent --output /dev/null http://127.0.0.1:8091/; do kill -0 $! || exit 1; sleep 0.2; done
+            ./qemu-agent-test.sh
+            """
+        env = {**self.env, "PUBLIC_HOST": "127.0.0.1"}
+        del env["DESTDIR"]
+        done = subprocess.run(
+            ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "bash", "-c", HOST + script],
+            env=env, capture_output=True, text=True, timeout=300,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-4000:])
+        for said in ("capacity, with a GPU", "exec in a guest kernel", "snapshot 501", "nothing is left"):
+            self.assertRegex(done.stderr, rf"ok: .*{said}")
+        self.assertEqual(self.kernel.driver("0000:65:00.1"), "vfio-pci")
 
 
 if __name__ == "__main__":

@@ -1,107 +1,16 @@
 //! Several hosts: each a network namespace with an agent and guests of its own.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use fuse_testkit::outside::Outside;
-use fuse_testkit::{Daemon, Fuse, Guest, Slot, Stack, StackOptions, boot_permit, leftovers, until};
+use anyhow::{Result, ensure};
+use fuse_testkit::{Fuse, Guest, Stack, StackOptions, boot_permit, until};
 use serde_json::{Value, json};
 
+use crate::machine::{Machine, NOTICED};
 use crate::suite::{Suite, with_stack};
 
-/// Longest time until a host is known to be gone or back: a check each second, which may wait 5 s.
-const NOTICED: Duration = Duration::from_secs(30);
 /// Longest time until a guest is back after its host was.
 const BACK: Duration = Duration::from_secs(120);
-
-/// A machine of the fleet: namespace, agent, state directory.
-struct Machine {
-    name: &'static str,
-    slot: Slot,
-    network: Outside,
-    agent: Option<Daemon>,
-}
-
-impl Machine {
-    async fn start(name: &'static str, stack: &Stack) -> Result<Self> {
-        let slot = Slot::claim()?;
-        let network = Outside::create(&slot)?;
-        std::fs::create_dir_all(slot.dir().join("fc"))?;
-        let kernel = slot.dir().join("fc/vmlinux.bin");
-        std::os::unix::fs::symlink(stack.image().kernel(), kernel)?;
-        let mut machine = Self {
-            name,
-            slot,
-            network,
-            agent: None,
-        };
-        machine.boot(stack)?;
-        Ok(machine)
-    }
-
-    /// Starts the agent (again).
-    fn boot(&mut self, stack: &Stack) -> Result<()> {
-        let (bins, image, dir) = (stack.bins(), stack.image(), self.slot.dir());
-        let text = |path: PathBuf| path.to_string_lossy().into_owned();
-        let mut env = self.slot.agent_env();
-        env.extend([
-            ("FC_DIR".to_owned(), text(dir.join("fc"))),
-            ("FC_SOCK_DIR".to_owned(), text(dir.join("run"))),
-            ("FC_BIN".to_owned(), text(bins.path("fc-emulator")?)),
-            ("FC_INITRD".to_owned(), text(image.initramfs())),
-            ("BASE_ROOTFS".to_owned(), text(image.base())),
-            ("FC_AGENT_TOKEN".to_owned(), stack.agent_token().to_owned()),
-        ]);
-        let (namespace, agent) = (self.slot.namespace(), text(bins.path("fc-agent")?));
-        let args = ["netns", "exec", &namespace, &agent, "serve"];
-        let log = stack.logs().join(format!("fc-agent-{}.log", self.name));
-        let ip = PathBuf::from("ip");
-        self.agent = Some(Daemon::spawn("fc-agent", &ip, &args, &env, &log)?);
-        Ok(())
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}:{}", self.network.ip, self.slot.agent_port())
-    }
-
-    async fn register(&self, fuse: &Fuse, stack: &Stack, region: &str, label: &str) -> Result<()> {
-        let (url, label) = (self.url(), format!("disk={label}"));
-        let token = stack.agent_token();
-        let mut args = vec!["host", "register", self.name, "--url", &url];
-        args.extend(["--token", token, "--region", region, "--label", &label]);
-        args.extend(["--max-vms", "4", "--cpus", "8"]);
-        // The agent of the machine may still be starting.
-        let register = || async { fuse.ok(&args).await };
-        let said = until("the agent answers", NOTICED, register).await?.stderr;
-        ensure!(said.starts_with("registered host"), "{said}");
-        Ok(())
-    }
-
-    /// The network cable.
-    fn cable(&self, state: &str) -> Result<()> {
-        let link = self.slot.outside_link();
-        let done = std::process::Command::new("ip")
-            .args(["link", "set", &link, state])
-            .status()?;
-        ensure!(done.success(), "ip link set {link} {state}");
-        Ok(())
-    }
-
-    /// Power loss: the agent and all its guests at once.
-    async fn lose_power(&mut self) -> Result<()> {
-        let agent = self.agent.take();
-        agent.context("the agent runs")?.kill().await?;
-        let dir = format!("{}/", self.slot.dir().display());
-        for process in leftovers::processes_about(&dir) {
-            // One that has ended by itself meanwhile is as dead.
-            let _gone = std::process::Command::new("kill")
-                .args(["-9", &process.pid.to_string()])
-                .output();
-        }
-        Ok(())
-    }
-}
 
 /// Where things go in a fleet, and that losing the sight of a host, or the host, loses nothing else.
 pub(crate) async fn placement_and_lost_hosts(_: Suite) -> Result<()> {
@@ -114,12 +23,11 @@ pub(crate) async fn placement_and_lost_hosts(_: Suite) -> Result<()> {
         ..StackOptions::default()
     };
     with_stack("fleet", options, async |stack| {
-        let mut east = Machine::start("east", stack).await?;
-        let mut west = Machine::start("west", stack).await?;
+        let mut east = Machine::start("east", stack)?;
+        let mut west = Machine::start("west", stack)?;
         let outcome = in_a_fleet(stack, &mut east, &mut west).await;
         for machine in [&mut east, &mut west] {
-            machine.lose_power().await.ok();
-            leftovers::purge(&machine.slot)?;
+            machine.remove().await?;
         }
         outcome
     })
@@ -128,8 +36,8 @@ pub(crate) async fn placement_and_lost_hosts(_: Suite) -> Result<()> {
 
 async fn in_a_fleet(stack: &Stack, east: &mut Machine, west: &mut Machine) -> Result<()> {
     let fuse = stack.fuse("fleet").await?;
-    east.register(&fuse, stack, "us", "nvme").await?;
-    west.register(&fuse, stack, "eu", "hdd").await?;
+    east.register(&fuse, "us", "nvme").await?;
+    west.register(&fuse, "eu", "hdd").await?;
     fuse.ok(&["host", "cordon", "h1"]).await?;
 
     // Spread, then region, label and pin; each host once.

@@ -4,6 +4,7 @@
 //! left then is a result like any other.
 
 mod abuse;
+mod artifacts;
 mod bad_input;
 mod examples;
 mod exec;
@@ -16,6 +17,7 @@ mod host_failures;
 mod layers;
 mod lifecycle;
 mod local;
+mod machine;
 mod network;
 mod restarts;
 mod secrets;
@@ -69,6 +71,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "gpus::bound_attached_and_given_back",
             gpus::bound_attached_and_given_back,
+        ),
+        suite.trial(
+            "artifacts::a_seed_moves_to_another_host",
+            artifacts::a_seed_moves_to_another_host,
         ),
         suite.trial("local::up_status_down_up", local::up_status_down_up),
         suite.trial(

@@ -33,7 +33,11 @@ impl AgentProvider {
     /// environment of the same name left behind on a host that could not be reached
     /// when it was destroyed. A VM of another fleet stays.
     async fn clear_leftover(&self, vm: NewVm<'_>) -> Result<bool, ProviderError> {
-        let found = self.client.get(vm.id.as_str()).await?;
+        let found = match self.client.get(vm.id.as_str()).await {
+            // Something else is in the way, a device that is in use for example.
+            Err(HostError::NotFound { .. }) => return Ok(false),
+            found => found?,
+        };
         if found.owner.as_deref() != Some(vm.owner.as_str()) {
             return Ok(false);
         }

@@ -269,6 +269,17 @@ async fn a_leftover_of_ours_is_replaced_and_a_stranger_stays() {
 }
 
 #[tokio::test]
+async fn a_conflict_about_something_else_keeps_its_reason() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    let reason = "GPU GPU-1 is in use by vm other";
+    agent.fail(Step::Create, 1, 409, reason);
+    let answer = fuse.create(&json!({"task_id": "a"})).await;
+    assert!(answer.message().contains(reason), "{}", answer.text);
+    assert_eq!(fuse.get("/v1/environments/fuse-a").await.status, 404);
+    fuse.stop().await;
+}
+
+#[tokio::test]
 async fn a_caller_that_goes_away_changes_nothing() {
     let (fuse, agent) = with_agent(Options::default()).await;
     let mut gate = agent.hold(Step::Create);

@@ -117,7 +117,7 @@ impl Store {
     pub async fn task_failure(&self, id: &TaskId) -> Result<Option<TaskFailure>, StoreError> {
         let sql = "SELECT f.report, f.console, f.agent, f.kept_until FROM task_failures f \
              JOIN tasks t ON t.id = f.task_id AND t.assigned_at = f.assigned_at \
-             WHERE f.task_id = $1 AND f.kept_until > $2";
+             WHERE f.task_id = $1 AND f.kept_until > $2 AND t.status = 'failed'";
         let values = binds![id.as_str(), self.now()];
         let rows = self.read("read a task's failure", sql, values).await?;
         let Some(row) = rows.first() else {

@@ -105,6 +105,34 @@ impl Control {
         self.store_failure(task, &record.id, failure).await;
     }
 
+    /// Keeps what is known of a create that an orchestrator left half-way, while its VM is still
+    /// there, if it is.
+    pub(crate) async fn keep_interrupted(&self, record: &Environment) {
+        let Some(task) = &record.task_id else {
+            return;
+        };
+        let placement = TaskPlacement {
+            host_id: record
+                .host_id
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            ..TaskPlacement::default()
+        };
+        let printed = match self.inner.providers.of(record.host_id.as_ref()).await {
+            Ok((_, provider)) if provider.has_guest() => read_both(&*provider, &record.id).await,
+            Ok(_) | Err(_) => Printed::default(),
+        };
+        let redactor = self.redactor_of(&record.id).await;
+        let clean = |text: &str| redactor.clean_tail(text.as_bytes(), OUTPUT_KEPT);
+        let failure = Kept {
+            report: Progress::placed(placement).report("interrupted"),
+            console: clean(&printed.console),
+            agent: clean(&printed.agent),
+        };
+        self.store_failure(task, &record.id, failure).await;
+    }
+
     /// Keeps why there was no host for a task.
     pub(super) async fn keep_refusal(
         &self,
@@ -167,11 +195,7 @@ impl Control {
                 agent: String::new(),
             };
         }
-        let (console, agent) = tokio::join!(
-            read(&*provider, &record.id, LogSource::Console),
-            read(&*provider, &record.id, LogSource::Agent),
-        );
-        Printed { console, agent }
+        read_both(&*provider, &record.id).await
     }
 }
 
@@ -181,6 +205,14 @@ struct Kept {
     report: Report,
     console: String,
     agent: String,
+}
+
+async fn read_both(provider: &dyn Provider, vm: &EnvironmentId) -> Printed {
+    let (console, agent) = tokio::join!(
+        read(provider, vm, LogSource::Console),
+        read(provider, vm, LogSource::Agent),
+    );
+    Printed { console, agent }
 }
 
 /// Everything that a log holds, or what came of it in time.

@@ -125,6 +125,7 @@ impl Control {
                 }
             }
             Some(vm) => {
+                let found_ours = vm.owner.as_deref() == Some(ours);
                 let adopted = self
                     .holding(&record.id, self.adopt(&record, provider, vm))
                     .await;
@@ -135,6 +136,9 @@ impl Control {
                             vm_id = %record.id, error = %chain(&*e),
                             "an interrupted create cannot be adopted, destroying it"
                         );
+                        if found_ours {
+                            self.keep_interrupted(&record).await;
+                        }
                         self.give_up_and_destroy(&record).await
                     }
                 }

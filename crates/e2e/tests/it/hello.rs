@@ -43,6 +43,14 @@ pub(crate) async fn up_exec_destroy(suite: Suite) -> Result<()> {
         table.stdout
     );
 
+    let logs = ["environment", "logs", "fuse-e2e-hello", "--source"];
+    let agent = fuse.run(&[&logs[..], &["agent"]].concat()).await?.ok()?;
+    for line in ["the root file system is mounted", "the host is served"] {
+        ensure!(agent.stdout.contains(line), "{line:?} in {}", agent.stdout);
+    }
+    let console = fuse.run(&[&logs[..], &["console"]].concat()).await?.ok()?;
+    ensure!(!console.stdout.is_empty(), "the console said nothing");
+
     // The guest agent's public surface, over the port that the host publishes.
     let url = environment["url"].as_str().unwrap_or_default();
     let surface = Api::new(format!("https://{url}"), None)?;

@@ -290,6 +290,47 @@ async fn check_answers(fleet: &Fleet, fuse: &Program, operation: Operation, plac
     check_usable(fuse, place).await;
 }
 
+/// The plan of a cycle is printed by a program of its own, beside nobody: the store has one process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plan_of_a_cycle_is_printed_and_not_carried_out() {
+    let fleet = Fleet::new().await;
+    fleet.furnish(Operation::Destroy).await;
+    fleet.agents[0].lose_vm("fuse-bystander");
+    fleet.agents[1].lose_vm("fuse-bystander");
+    let env = [
+        ("DATABASE_URL", fleet.database()),
+        ("TOKEN_ENCRYPTION_KEY", KEY.to_owned()),
+    ];
+    let reconcile = |flags: &'static [&'static str]| {
+        let mut command = crate::program::command();
+        command.arg("reconcile").args(flags).envs(env.clone());
+        tokio::task::spawn_blocking(move || command.output().unwrap())
+    };
+    let asked = reconcile(&["--dry-run"]).await.unwrap();
+    let text = String::from_utf8(asked.stdout).unwrap();
+    assert!(
+        asked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&asked.stderr)
+    );
+    assert!(text.starts_with("missing      fuse-bystander "), "{text}");
+    assert!(
+        text.contains("2 environments, 0 VMs of others left alone, 1 things to do"),
+        "{text}"
+    );
+    let refused = reconcile(&[]).await.unwrap();
+    assert!(
+        !refused.status.success(),
+        "it has to be said that it is a preview"
+    );
+    let again = reconcile(&["--dry-run"]).await.unwrap();
+    assert_eq!(
+        String::from_utf8(again.stdout).unwrap(),
+        text,
+        "nothing was done"
+    );
+}
+
 /// The name is free, or its environment works; either way it can be destroyed and made again.
 async fn check_usable(fuse: &Program, place: &str) {
     let path = "/v1/environments/fuse-subject";

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fuse_control::Settings;
 use fuse_testkit::fake_agent::{FakeAgent, Step};
+use fuse_wire_host::LogSource;
 use serde_json::{Value, json};
 
 use crate::support::{Options, Orchestrator};
@@ -128,12 +129,19 @@ async fn a_create_that_got_less_far_is_undone() {
             FakeAgent::start().await.unwrap(),
         );
         let body = json!({"task_id": "a", "startup_script": "true", "spec": {"cpus": 2}});
+        agent.print("fuse-a", LogSource::Console, "booted\n");
         interrupted_at(&dir, &agent, step, body).await;
         let fuse = Orchestrator::with(options(&dir)).await;
         fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
             .await;
         let task = fuse.get("/v1/tasks/a").await.is(200);
         assert_eq!(task["run_status"], "failed", "{step:?}");
+        if step != Step::Create {
+            // Its VM was there, and what it printed is still to be had.
+            assert_eq!(task["failure"]["step"], "interrupted", "{step:?}: {task}");
+            let console = fuse.get("/v1/tasks/a/logs?source=console").await;
+            assert_eq!(console.text, "booted\n", "{step:?}");
+        }
         assert_eq!(
             task["last_error"],
             "provisioning interrupted by orchestrator crash"

@@ -485,7 +485,12 @@ async fn what_is_kept_of_a_failed_create_is_of_the_last_attempt(db: Db) {
         assert_eq!(kept().await, None, "a new attempt starts without");
         let set = store.task_set_failure(&task, &made.id, failure.clone());
         set.await.expect("writes");
-        let removed = store.environment_remove(&made, Trigger::CreateFailed, Removal::default());
+        assert_eq!(kept().await, None, "it has not failed yet");
+        let removal = Removal {
+            task: TaskChange::Failed("boot".to_owned()),
+            ..Removal::default()
+        };
+        let removed = store.environment_remove(&made, Trigger::CreateFailed, removal);
         assert_eq!(removed.await.expect("removes"), Guarded::Updated(()));
     };
     let first = failure("{}", 24);

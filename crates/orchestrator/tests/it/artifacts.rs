@@ -428,9 +428,10 @@ async fn a_host_that_fails_or_uses_it_keeps_the_record() {
     let error = record.json["last_error"].as_str().unwrap();
     assert!(error.contains("the disk is broken"), "{error}");
     assert_eq!(fleet.audit("artifact.gc_failed").await.len(), 1);
+    // For as long as the test runs: the next cycle would delete it.
     fleet
         .agent
-        .fail(Step::DeleteSnapshot, 1, 409, "a vm boots from it");
+        .fail(Step::DeleteSnapshot, 1000, 409, "a vm boots from it");
     collect(&fleet, vec![layer("b", 70)], &["b", "a"]).await;
     while fleet.agent.count(Step::DeleteSnapshot, "b") == 0 {
         tokio::task::yield_now().await;

@@ -8,6 +8,7 @@ use reqwest::{Method, StatusCode};
 use tokio_util::codec::{Decoder as _, Framed};
 
 use crate::error::Reason;
+use crate::transport::Call;
 use crate::{Client, Error};
 
 /// Bound of the handshake; the session itself has none.
@@ -24,29 +25,38 @@ impl Client {
     pub async fn attach(&self, environment: &str, request: &Request) -> Result<Session, Error> {
         let call = self
             .call(Method::GET, &["v1", "environments", environment, "attach"])?
-            .raw_query(&request.to_query())
-            .header("connection", HeaderValue::from_static("Upgrade"))
-            .header("upgrade", HeaderValue::from_static(PROTOCOL))
-            .timeout(None);
-        let url = call.shown();
-        let failed = |reason| Error::Transport {
-            url: url.clone(),
-            reason,
-        };
-        let handshake = async {
-            let response = self.send(call).await?;
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                return Err(Error::Decode {
-                    url: url.clone(),
-                    reason: "it did not hand the connection over".to_owned(),
-                });
-            }
-            let upgraded = response.upgrade().await;
-            upgraded.map_err(|error| failed(Reason::of(&error)))
-        };
-        let stream = tokio::time::timeout(HANDSHAKE_LIMIT, handshake)
-            .await
-            .unwrap_or_else(|_| Err(failed(Reason::TimedOut)))?;
-        Ok(Codec.framed(stream))
+            .raw_query(&request.to_query());
+        handed_over(self, upgrade_to_attach(call)).await
     }
+}
+
+/// Asks for the connection.
+pub(crate) fn upgrade_to_attach(call: Call) -> Call {
+    call.header("connection", HeaderValue::from_static("Upgrade"))
+        .header("upgrade", HeaderValue::from_static(PROTOCOL))
+        .timeout(None)
+}
+
+/// Sends a call that asks for the connection and takes it.
+pub(crate) async fn handed_over(client: &Client, call: Call) -> Result<Session, Error> {
+    let url = call.shown();
+    let failed = |reason| Error::Transport {
+        url: url.clone(),
+        reason,
+    };
+    let handshake = async {
+        let response = client.send(call).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Error::Decode {
+                url: url.clone(),
+                reason: "it did not hand the connection over".to_owned(),
+            });
+        }
+        let upgraded = response.upgrade().await;
+        upgraded.map_err(|error| failed(Reason::of(&error)))
+    };
+    let stream = tokio::time::timeout(HANDSHAKE_LIMIT, handshake)
+        .await
+        .unwrap_or_else(|_| Err(failed(Reason::TimedOut)))?;
+    Ok(Codec.framed(stream))
 }

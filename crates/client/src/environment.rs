@@ -1,10 +1,8 @@
-//! Environments: create, read, destroy, exec.
+//! Environments: create, read, destroy.
 
 use std::time::Duration;
 
-use fuse_wire_api::{
-    CreateEnvironment, Environment, EnvironmentList, ExecRequest, ExecResponse, ListEnvironments,
-};
+use fuse_wire_api::{CreateEnvironment, Environment, EnvironmentList, ListEnvironments};
 use reqwest::header::HeaderValue;
 use reqwest::{Method, StatusCode};
 
@@ -13,13 +11,8 @@ use crate::{Client, Error};
 
 /// Bound of a create that returns only when the guest runs: boot, files, startup script.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(600);
-/// What an exec may take beyond the guest's own limit.
-const EXEC_SLACK: Duration = Duration::from_secs(30);
 /// The server gives the drain command 30 seconds.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(90);
-/// The server's limits of an exec: what it uses when none is given, and the most it allows.
-const EXEC_DEFAULT: Duration = Duration::from_secs(60);
-const EXEC_LONGEST: Duration = Duration::from_secs(600);
 
 /// Outcome of a create that does not wait.
 #[derive(Debug, Clone)]
@@ -134,22 +127,5 @@ impl Client {
             .query(&[("action", Some("rotate-token"))])
             .timeout(Some(CREATE_TIMEOUT));
         self.perform(call).await
-    }
-
-    /// Runs a command in a guest. Any exit status is a success of the call.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub async fn exec(&self, id: &str, request: &ExecRequest) -> Result<ExecResponse, Error> {
-        let guest = match u64::try_from(request.timeout_ms) {
-            Ok(0) | Err(_) => EXEC_DEFAULT,
-            Ok(milliseconds) => Duration::from_millis(milliseconds).min(EXEC_LONGEST),
-        };
-        let call = self
-            .call(Method::POST, &["v1", "environments", id])?
-            .query(&[("action", Some("exec"))])
-            .timeout(Some(guest + EXEC_SLACK))
-            .json(request)?;
-        self.fetch(call).await
     }
 }

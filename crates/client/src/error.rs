@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use fuse_wire_api::ErrorCode;
+use fuse_wire_api::{ErrorBody, ErrorCode};
 use serde::Deserialize;
 
 use crate::resolve::LookupFailed;
@@ -162,6 +162,18 @@ impl ApiError {
                 .map(|(key, value)| (key, text(value)))
                 .collect(),
             request_id,
+        }
+    }
+
+    /// The error that an answer ended with after it had begun well.
+    pub(crate) fn of(error: ErrorBody) -> Self {
+        Self {
+            status: reqwest::StatusCode::OK.as_u16(),
+            code: Some(error.code),
+            code_text: error.code.to_string(),
+            message: error.message,
+            details: error.details,
+            request_id: None,
         }
     }
 

@@ -240,7 +240,7 @@ pub(crate) async fn open_stream(
 }
 
 /// Parses an answer as server-sent events; silence longer than [`IDLE`] ends it.
-fn records(response: Response) -> Records {
+pub(crate) fn records(response: Response) -> Records {
     let chunks = stream::unfold(Some(response), |response| async move {
         let mut response = response?;
         let chunk: Result<Bytes, String> = match tokio::time::timeout(IDLE, response.chunk()).await

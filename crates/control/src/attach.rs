@@ -15,14 +15,14 @@ use crate::{Control, Error, operation::not_running, provider::ProviderError};
 /// Bytes that wait for a slow end, in each direction.
 const BUFFER: usize = 64 * 1024;
 /// How often an open session counts as use, so that its environment is never idle.
-const STILL_IN_USE: Duration = Duration::from_secs(30);
+pub(crate) const STILL_IN_USE: Duration = Duration::from_secs(30);
 
 /// An open way to a command in a guest. Dropping it ends the command.
 #[derive(Debug)]
 pub struct Attached {
-    control: Control,
-    environment: EnvironmentId,
-    stream: AttachStream,
+    pub(crate) control: Control,
+    pub(crate) environment: EnvironmentId,
+    pub(crate) stream: AttachStream,
 }
 
 impl Control {
@@ -35,12 +35,23 @@ impl Control {
         id: &EnvironmentId,
         request: &AttachRequest,
     ) -> Result<Attached, Error> {
+        self.attach_for("attach", id, request).await
+    }
+
+    /// [`Control::attach`] on behalf of `operation`.
+    pub(crate) async fn attach_for(
+        &self,
+        operation: &'static str,
+        id: &EnvironmentId,
+        request: &AttachRequest,
+    ) -> Result<Attached, Error> {
         let record = self.environment_get(id).await?;
         if !record.state.is_in(&State::ACCEPTS_OPERATIONS) {
             return Err(not_running(record.id, record.state));
         }
         let (_, provider) = self.inner.providers.of(record.host_id.as_ref()).await?;
-        let stream = provider.attach(id, request).await.map_err(refused)?;
+        let stream = provider.attach(id, request).await;
+        let stream = stream.map_err(|source| refused(operation, source))?;
         self.touch(id).await;
         Ok(Attached {
             control: self.clone(),
@@ -51,7 +62,7 @@ impl Control {
 
     /// Notes that an environment is in use. Best effort: a failed write only makes the
     /// clock older than it is.
-    async fn touch(&self, id: &EnvironmentId) {
+    pub(crate) async fn touch(&self, id: &EnvironmentId) {
         let now = self.inner.store.now();
         if let Err(e) = self.inner.store.environment_touch(id, now).await {
             tracing::warn!(vm_id = %id, error = %crate::error::chain(&e), "cannot note activity");
@@ -108,12 +119,13 @@ impl Attached {
 }
 
 /// A host's conflict means that the VM has ended by itself.
-fn refused(source: ProviderError) -> Error {
+pub(crate) fn refused(operation: &'static str, source: ProviderError) -> Error {
     match source {
         ProviderError::Host(HostError::Conflict { text, .. }) => Error::Stopped(text),
-        source => Error::Provider {
-            operation: "attach",
-            source,
+        ProviderError::Unsupported { .. } => Error::Provider {
+            operation,
+            source: ProviderError::Unsupported { operation },
         },
+        source => Error::Provider { operation, source },
     }
 }

@@ -48,7 +48,7 @@ pub use create::{CreateFailure, CreatedOnce, Creation, Once, Phase, Repeat, Word
 pub use environments::TaskDetails;
 pub use error::{Error, Missing, PlacementRefusal, chain};
 pub use events::{EventStream, FleetEvents};
-pub use exec::Command;
+pub use exec::{Command, ExecOutput, ExecStream};
 pub use hosts::{ExplainedHost, Explanation, RegisterError, Registration, check_agent_url};
 pub use keys::KeyTrouble;
 pub use logs::{LogSource, Logs};

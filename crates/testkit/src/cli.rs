@@ -88,15 +88,14 @@ impl Fuse {
         self.run(args).await?.expect(1)
     }
 
-    /// As [`Self::run`], in directory `dir`.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
-    pub async fn run_in(&self, dir: &Path, args: &[&str]) -> Result<Run> {
-        let what = format!("fuse {}", args.join(" "));
-        let child = Command::new(&self.program)
+    /// `fuse args` before it is started: no input, its output is the caller's to read, and it ends
+    /// with its handle.
+    #[must_use]
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
             .args(args)
-            .current_dir(dir)
+            .current_dir(&self.home)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", &self.home)
@@ -107,9 +106,18 @@ impl Fuse {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("start {}", self.program.display()))?;
+            .kill_on_drop(true);
+        command
+    }
+
+    /// As [`Self::run`], in directory `dir`.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn run_in(&self, dir: &Path, args: &[&str]) -> Result<Run> {
+        let what = format!("fuse {}", args.join(" "));
+        let child = self.command(args).current_dir(dir).spawn();
+        let child = child.with_context(|| format!("start {}", self.program.display()))?;
         let output = tokio::time::timeout(DEADLINE, child.wait_with_output())
             .await
             .with_context(|| format!("`{what}` did not end within {DEADLINE:?}"))??;

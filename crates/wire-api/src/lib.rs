@@ -42,7 +42,7 @@ pub use environment::{
 };
 pub use error::{ErrorBody, ErrorCode, ErrorEnvelope, Violation};
 pub use event::{Event, KIND_STATE, KIND_STEP};
-pub use exec::{ExecCommand, ExecRequest, ExecResponse};
+pub use exec::{ExecCommand, ExecFrame, ExecRequest, ExecResponse, Output};
 pub use files::{FileBody, GuestFile, MAX_FILES_BYTES};
 pub use grammar::{
     is_dns_label, is_idempotency_key, is_label_part, is_request_id, normalize_arch,

@@ -1,6 +1,6 @@
 //! `fuse-attach/1`: a command in a guest with its terminal or streams attached to a connection.
 //!
-//! The connection starts as an HTTP/1.1 upgrade whose query is a [`Request`]. After the 101 both
+//! The connection starts as an HTTP/1.1 upgrade whose query, or body, is a [`Request`]. After the 101 both
 //! ends exchange [`Frame`]s until an [`Exit`] frame or the end of the connection. Only the two ends,
 //! the client and the agent inside the guest, look at frames; everybody between copies bytes.
 
@@ -8,7 +8,7 @@ mod frame;
 mod request;
 
 pub use frame::{Codec, Exit, Frame, FrameError, HEADER_BYTES, MAX_PAYLOAD, Resize};
-pub use request::{Request, RequestError};
+pub use request::{Request, RequestError, Sent};
 
 /// Value of the `Upgrade` header, compared without regard to case.
 pub const PROTOCOL: &str = "fuse-attach/1";

@@ -1,9 +1,15 @@
-//! What to attach to: the query of the upgrade request.
+//! What to attach to: the query of the upgrade request, or the JSON body of one whose command is too
+//! long for a query.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+/// Longest query, in bytes: well below what HTTP servers take as a request line.
+const MAX_QUERY: usize = 16 * 1024;
+
 /// A command to attach to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Request {
     /// With a terminal. Without one the output streams stay apart and stdin can be ended.
     pub tty: bool,
@@ -22,6 +28,15 @@ pub struct Request {
     pub stdin: bool,
     /// Time limit in milliseconds; none by default.
     pub timeout_ms: Option<u64>,
+}
+
+/// Where a request stands in the upgrade.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// `GET` with this query, without the question mark.
+    Query(String),
+    /// `POST` with the request as JSON.
+    Body,
 }
 
 /// A query that asks for something impossible.
@@ -61,6 +76,18 @@ impl Request {
             query.append_pair("cmd", word);
         }
         query.finish()
+    }
+
+    /// How it is sent. A query is understood by every peer, so that the body is for commands that do
+    /// not fit in one.
+    #[must_use]
+    pub fn sent(&self) -> Sent {
+        let query = self.to_query();
+        if query.len() <= MAX_QUERY {
+            Sent::Query(query)
+        } else {
+            Sent::Body
+        }
     }
 
     /// Reads a query. Blank `cmd` words and their order are kept, a size that is none is ignored,
@@ -115,6 +142,19 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert_eq!(error, "timeout_ms must be a number above 0, not \"-1\"");
+    }
+
+    #[test]
+    fn what_does_not_fit_in_a_query_goes_in_the_body() {
+        let mut request = Request {
+            cmd: vec!["sh".into(), "-c".into(), "é".repeat(2000)],
+            ..Request::default()
+        };
+        assert_eq!(request.sent(), Sent::Query(request.to_query()));
+        request.cmd.push("é".repeat(2000));
+        assert_eq!(request.sent(), Sent::Body);
+        let text = serde_json::to_string(&request).unwrap();
+        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
     }
 
     proptest! {

@@ -22,7 +22,9 @@ fn with_events(states: &'static [(&'static str, &'static str)]) -> Fake {
         {
             Some(error(404, "not_found", "vm not found"))
         }
-        "POST /v1/environments/fuse-a?action=exec" => Some(json(
+        // Also one that does not stream.
+        "POST /v1/environments/fuse-a?action=exec"
+        | "POST /v1/environments/fuse-a?action=exec&stream=1" => Some(json(
             200,
             r#"{"exit_code":7,"stdout":"out\n","stderr":"err\n"}"#,
         )),

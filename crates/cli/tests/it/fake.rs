@@ -134,6 +134,14 @@ pub(crate) fn empty() -> Response<Body> {
     Response::builder().status(204).body(Body::empty()).unwrap()
 }
 
+/// An event stream that says this, and then ends.
+pub(crate) fn stream(text: impl Into<String>) -> Response<Body> {
+    Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(Body::from(text.into()))
+        .unwrap()
+}
+
 /// An event stream of these (state, error) pairs, which then ends.
 pub(crate) fn events(states: &[(&str, &str)]) -> Response<Body> {
     let mut text = String::new();
@@ -147,10 +155,7 @@ pub(crate) fn events(states: &[(&str, &str)]) -> Response<Body> {
         }
         text.push_str(&format!("id: {number:032x}\ndata: {event}\n\n"));
     }
-    Response::builder()
-        .header("content-type", "text/event-stream")
-        .body(Body::from(text))
-        .unwrap()
+    stream(text)
 }
 
 /// An event stream of these records, which then ends.
@@ -165,10 +170,7 @@ pub(crate) fn records(records: &[serde_json::Value]) -> Response<Body> {
         event.as_object_mut().unwrap().extend(fields);
         text.push_str(&format!("id: {number:032x}\ndata: {event}\n\n"));
     }
-    Response::builder()
-        .header("content-type", "text/event-stream")
-        .body(Body::from(text))
-        .unwrap()
+    stream(text)
 }
 
 /// An environment as the API writes it.

@@ -12,6 +12,8 @@ mod doctor;
 #[cfg(test)]
 mod environments;
 #[cfg(test)]
+mod exec;
+#[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod fuse;

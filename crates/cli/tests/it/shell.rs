@@ -8,14 +8,14 @@ use crate::fuse::User;
 use crate::terminal::Terminal;
 
 /// Writes a frame.
-fn send(stream: &mut TcpStream, kind: u8, payload: &[u8]) {
+pub(crate) fn send(stream: &mut TcpStream, kind: u8, payload: &[u8]) {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let frame = [&[kind, 0, 0, 0], &length[..], payload].concat();
     stream.write_all(&frame).unwrap();
 }
 
 /// Reads a frame; `None` at the end.
-fn receive(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+pub(crate) fn receive(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut header = [0; 8];
     stream.read_exact(&mut header).ok()?;
     let length = u32::from_be_bytes(header[4..].try_into().unwrap());

@@ -7,4 +7,6 @@ mod events;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
+mod exec;
+#[cfg(test)]
 mod server;

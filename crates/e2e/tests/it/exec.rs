@@ -1,9 +1,12 @@
 //! Exec in every shape: bytes, streams, statuses, signals, limits, and several at once.
 
-use anyhow::{Result, ensure};
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, ensure};
 use fuse_testkit::{ExecResult, Guest};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::suite::Suite;
 
@@ -16,6 +19,7 @@ pub(crate) async fn bytes_streams_statuses_and_limits(suite: Suite) -> Result<()
     limits(&guest).await?;
     tokio::try_join!(side_by_side(&guest), refusals(stack, &guest))?;
     cli(stack, &guest).await?;
+    streamed(stack, &guest).await?;
     // A running exec does not hold up the destroy, and ends with the guest instead of hanging.
     let record = stack.record(&guest.id)?;
     let (long, destroyed) = tokio::join!(guest.exec(&["sleep", "300"], 300_000), async {
@@ -260,4 +264,63 @@ async fn cli(stack: &fuse_testkit::Stack, guest: &Guest) -> Result<()> {
     .await?
     .expect(124)?;
     Ok(())
+}
+
+/// As the command goes on: output before its end, exact bytes, input, and nothing left behind by a caller that leaves.
+async fn streamed(stack: &fuse_testkit::Stack, guest: &Guest) -> Result<()> {
+    let fuse = stack.fuse("exec-stream").await?;
+    let go_on = "echo begun; until [ -e /tmp/go-on ]; do sleep 0.05; done; echo over >&2; exit 7";
+    let mut child = fuse
+        .command(&["env", "exec", &guest.id, "--shell", go_on])
+        .spawn()?;
+    let mut first = [0; 6];
+    let stdout = child.stdout.as_mut().context("stdout")?;
+    stdout.read_exact(&mut first).await?;
+    ensure!(&first == b"begun\n", "{first:?}");
+    guest.ok("touch /tmp/go-on").await?;
+    let done = child.wait_with_output().await?;
+    ensure!(
+        (done.status.code(), done.stderr.as_slice()) == (Some(7), b"over\n"),
+        "{done:?}"
+    );
+    let noise = [
+        "env",
+        "exec",
+        &guest.id,
+        "--shell",
+        "head -c 3000000 /dev/urandom | tee /tmp/n",
+    ];
+    let done = fuse.command(&noise).output().await?;
+    let digest = hex::encode(Sha256::digest(&done.stdout));
+    let told = guest.ok("sha256sum < /tmp/n").await?;
+    ensure!(
+        done.stdout.len() == 3_000_000 && told.starts_with(&digest),
+        "{} bytes came, altered",
+        done.stdout.len()
+    );
+    let mut child = fuse
+        .command(&["env", "exec", "-i", &guest.id, "--", "sha256sum"])
+        .stdin(Stdio::piped())
+        .spawn()?;
+    let mut stdin = child.stdin.take().context("stdin")?;
+    let feed = async {
+        stdin.write_all(&done.stdout).await?;
+        drop(stdin);
+        anyhow::Ok(())
+    };
+    let (fed, summed) = tokio::join!(feed, child.wait_with_output());
+    fed?;
+    let summed = summed?;
+    ensure!(summed.stdout.starts_with(digest.as_bytes()), "{summed:?}");
+    let mut child = fuse
+        .command(&["env", "exec", &guest.id, "--", "sleep", "4325"])
+        .spawn()?;
+    guest
+        .ok("until grep -qz '^4325$' /proc/[0-9]*/cmdline; do :; done")
+        .await?;
+    child.kill().await?;
+    guest
+        .ok("while grep -qz '^4325$' /proc/[0-9]*/cmdline; do :; done")
+        .await
+        .map(drop)
 }

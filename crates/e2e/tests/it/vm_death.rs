@@ -29,18 +29,34 @@ pub(crate) async fn vmm_is_killed_during_an_exec(suite: Suite) -> Result<()> {
     let stack = suite.stack().await?;
     let guest = stack.boot("e2e-vmm-killed").await?;
     let record = stack.record(&guest.id)?;
-    let (long, killed) = tokio::join!(
+    let fuse = stack.fuse("vm-death").await?;
+    let streamed = [
+        "env",
+        "exec",
+        "--timeout",
+        "10m",
+        &guest.id,
+        "--",
+        "sleep",
+        "301",
+    ];
+    let (long, streamed, killed) = tokio::join!(
         tokio::time::timeout(FAIL_DEADLINE, guest.exec(&["sleep", "300"], 300_000)),
+        tokio::time::timeout(FAIL_DEADLINE, fuse.run(&streamed)),
         async {
-            guest
-                .ok("until grep -qz '^300$' /proc/[0-9]*/cmdline; do :; done")
-                .await?;
+            for seconds in [300, 301] {
+                let started =
+                    format!("until grep -qz '^{seconds}$' /proc/[0-9]*/cmdline; do :; done");
+                guest.ok(&started).await?;
+            }
             kill_vmm(&record)
         }
     );
     killed?;
     let long = long.context("the exec hung after its VM had died")?;
     ensure!(long.is_err(), "an exec in a dead guest answered {long:?}");
+    let streamed = streamed.context("the streamed exec hung after its VM had died")??;
+    streamed.expect(1)?.says("vm not running: ")?;
     ended(stack, &guest, &record).await
 }
 

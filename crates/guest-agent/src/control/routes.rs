@@ -35,7 +35,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route(path::CLOCK, post(set_clock))
         .route(path::SURFACE, post(start_surface))
         .route(path::POWER, post(power))
-        .route(path::ATTACH, get(attach::attach))
+        .route(path::ATTACH, get(attach::attach).post(attach::attach_long))
         .route(path::LOG, get(log::log))
         .merge(snapshot::routes())
         .fallback(async || ApiError::NotFound)

@@ -165,3 +165,22 @@ async fn unknown_routes_and_impossible_times_are_refused_in_json() {
     let (status, _) = send(&control, Method::POST, "/v1/clock", r#"{"unix_micros":-5}"#).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
+
+#[tokio::test]
+async fn a_command_to_attach_to_may_come_in_the_body() {
+    let body = json!({"cmd": ["true"], "timeout_ms": "soon"}).to_string();
+    let control = control(None);
+    // As with a query, the upgrade is asked for first.
+    let (status, answer) = send(&control, Method::POST, "/v1/attach", body.clone()).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(error_text(answer).contains("fuse-attach/1"));
+    let request = Request::post("/v1/attach")
+        .header("upgrade", "fuse-attach/1")
+        .body(Body::from(body))
+        .unwrap();
+    let response = router(control).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let text = error_text(serde_json::from_slice(&bytes).unwrap());
+    assert!(text.contains("wrong type"), "{text}");
+}

@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use fuse_wire_guest::CONTROL_PORT;
 use fuse_wire_guest::control::path;
-use fuse_wire_host::attach::{PROTOCOL, Request};
+use fuse_wire_host::attach::{PROTOCOL, Request, Sent};
 use http::StatusCode;
 use http::header::{CONNECTION, HOST, UPGRADE};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 
@@ -41,11 +41,21 @@ impl GuestClient {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(broken)?;
-        let request = http::Request::get(format!("{}?{}", path::ATTACH, request.to_query()))
+        let (builder, body) = match request.sent() {
+            Sent::Query(query) => {
+                let target = format!("{}?{query}", path::ATTACH);
+                (http::Request::get(target), Bytes::new())
+            }
+            Sent::Body => {
+                let body = serde_json::to_vec(request).map_err(GuestError::Malformed)?;
+                (http::Request::post(path::ATTACH), Bytes::from(body))
+            }
+        };
+        let request = builder
             .header(HOST, "guest")
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, PROTOCOL)
-            .body(Empty::<Bytes>::new())
+            .body(Full::new(body))
             .map_err(|error| GuestError::Channel(error.into()))?;
         let answer = async {
             let mut response = sender.send_request(request).await.map_err(broken)?;

@@ -24,20 +24,42 @@ const COPY_BYTES: usize = 64 * 1024;
 /// How long one end may take to close after the other has.
 const LINGER: Duration = Duration::from_secs(10);
 
+/// The command is in the query.
 pub(super) async fn attach(
     State(app): State<App>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let wanted = attach::Request::from_query(&query.unwrap_or_default())
+        .map_err(|error| ApiError::bad_request(error.to_string()));
+    start(&app, &id, request, wanted).await
+}
+
+/// The command is in the body, for one that is too long for a query.
+pub(super) async fn attach_long(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (head, body) = request.into_parts();
+    let wanted = app.read(&head.headers, body, app.config.http.body).await;
+    start(&app, &id, Request::from_parts(head, Body::empty()), wanted).await
+}
+
+async fn start(
+    app: &App,
+    id: &str,
     mut request: Request,
+    wanted: Result<attach::Request, ApiError>,
 ) -> Result<Response, ApiError> {
     let asked = request.headers().get(UPGRADE);
     if !asked.is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(PROTOCOL.as_bytes())) {
         let text = format!("the route is for an upgrade to {PROTOCOL}");
         return Err(ApiError::bad_request(text));
     }
-    let wanted = attach::Request::from_query(&query.unwrap_or_default())
-        .map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let lease = app.registry.lease(&name::vm_id(&id))?;
+    let wanted = wanted?;
+    let lease = app.registry.lease(&name::vm_id(id))?;
     let guest = lease.attach(&wanted).await?;
     let connection = hyper::upgrade::on(&mut request);
     app.registry.beside(async move {

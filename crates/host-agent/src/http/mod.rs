@@ -72,7 +72,10 @@ impl App {
             .route("/v1/vm/{id}", get(routes::get).delete(routes::delete))
             .route("/v1/vm/{id}/upload", post(routes::upload))
             .route("/v1/vm/{id}/exec", post(routes::exec))
-            .route("/v1/vm/{id}/attach", get(attach::attach))
+            .route(
+                "/v1/vm/{id}/attach",
+                get(attach::attach).post(attach::attach_long),
+            )
             .route("/v1/vm/{id}/start-agent", post(routes::start_agent))
             .route("/v1/vm/{id}/logs", get(logs::read))
             .route("/v1/vm/{id}/failure", get(logs::failure))

@@ -219,6 +219,11 @@ impl ApiError {
         answer
     }
 
+    /// What is told within an answer that has begun.
+    pub(crate) fn into_body(self) -> ErrorBody {
+        self.body
+    }
+
     /// The answer in the form in which it is kept for repeats.
     pub(crate) fn into_stored(self) -> StoredAnswer {
         StoredAnswer {

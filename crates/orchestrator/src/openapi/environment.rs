@@ -1,7 +1,7 @@
 //! Environments.
 
 use fuse_wire_api::{
-    CreateEnvironment, Environment, EnvironmentList, Event, ExecRequest, ExecResponse,
+    CreateEnvironment, Environment, EnvironmentList, Event, ExecFrame, ExecRequest, ExecResponse,
     MAX_BODY_LARGE,
 };
 use serde_json::{Value, json};
@@ -62,7 +62,8 @@ pub(super) fn operations() -> Vec<Operation> {
             "actOnEnvironment",
             ENVIRONMENTS,
             actions(),
-        ),
+        )
+        .query("stream", "`exec`: `1` for a stream of events."),
         Operation::new(
             ("DELETE", "/v1/environments/{vmId}"),
             "destroyEnvironment",
@@ -255,7 +256,13 @@ fn actions() -> Vec<(&'static str, Call)> {
         Call::new("Run a command in the guest")
             .about(
                 "Exactly one of `cmd` and `shell`. Any exit status is a 200. Output is text: what \
-                 is not UTF-8 is replaced.",
+                 is not UTF-8 is replaced, and what is over 8 MiB left out. With `stream=1` the \
+                 answer is server-sent events, each an `ExecFrame` as JSON on one line: all output \
+                 as it is produced, and `exit` as the last, or `error` when the guest, its host or \
+                 the orchestrator went away before the command ended; a comment comes after 15 s \
+                 of silence. With `Upgrade: fuse-attach/1` the connection itself is handed over: \
+                 the frames of `attach` without a terminal, and the command's input stays open \
+                 until an empty stdin frame. A caller that leaves ends the command.",
             )
             .scope("exec")
             .body::<ExecRequest>(
@@ -266,6 +273,14 @@ fn actions() -> Vec<(&'static str, Call)> {
                 200,
                 "It ended.",
                 json!({"exit_code": 0, "stdout": "6.12.0\n", "stderr": ""}),
+            )
+            .events::<ExecFrame>(
+                "With `stream=1`: what it writes, then how it ended.",
+                json!({"event": "stdout", "data": "Ni4xMi4wCg=="}),
+            )
+            .empty(
+                101,
+                "With `Upgrade`: the connection speaks `fuse-attach/1` from here on.",
             )
             .error(400, "invalid_argument", "both or none of `cmd` and `shell`")
             .error(404, "not_found", MISSING)

@@ -8,6 +8,7 @@ use super::operation::{Answer, Call, Content, Does, Operation, Type, entry};
 use crate::routes::Access;
 
 const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
 
 /// Where a route is mounted and who may call it.
 #[derive(Clone, Copy)]
@@ -241,14 +242,13 @@ fn success(answers: &[&Answer], place: Place) -> Value {
     let mut out = Map::new();
     out.insert("description".to_owned(), json!(texts.join(" ")));
     insert_unless_empty(&mut out, "headers", headers);
-    if let Some((media, content)) = content(answers) {
-        out.insert("content".to_owned(), entry(media, content));
-    }
+    insert_unless_empty(&mut out, "content", content(answers));
     Value::Object(out)
 }
 
-/// Media type and content. Answers of one status are of one media type.
-fn content(answers: &[&Answer]) -> Option<(&'static str, Value)> {
+/// By media type.
+fn content(answers: &[&Answer]) -> Map<String, Value> {
+    let mut out = Map::new();
     let types: Vec<(&Type, &Value)> = answers
         .iter()
         .filter_map(|answer| match &answer.content {
@@ -258,36 +258,48 @@ fn content(answers: &[&Answer]) -> Option<(&'static str, Value)> {
         .collect();
     if let Some((_, example)) = types.first() {
         let schema = any_of(types.iter().map(|(schema, _)| *schema));
-        return Some((JSON, json!({"schema": schema, "example": example})));
+        let json = json!({"schema": schema, "example": example});
+        out.insert(JSON.to_owned(), json);
     }
-    match &answers.first()?.content {
-        Content::Nothing | Content::Json(..) => None,
-        Content::Text(JSON, _) => Some((JSON, json!({"schema": {"type": "object"}}))),
-        Content::Text(media, example) => Some((
-            media,
-            json!({"schema": {"type": "string"}, "example": example}),
-        )),
-        Content::Events(schema, example) => Some(("text/event-stream", events(schema, example))),
+    for answer in answers {
+        let (media, content) = match &answer.content {
+            Content::Nothing | Content::Json(..) => continue,
+            Content::Text(JSON, _) => (JSON, json!({"schema": {"type": "object"}})),
+            Content::Text(media, example) => {
+                let text = json!({"schema": {"type": "string"}, "example": example});
+                (*media, text)
+            }
+            Content::Events(schema, example) => (EVENTS, events(schema, example)),
+        };
+        out.insert(media.to_owned(), content);
     }
+    out
 }
 
 /// A stream as OpenAPI has it: the schema is that of one event.
 fn events(schema: &Type, example: &Value) -> Value {
+    let mut properties = Map::new();
+    let mut record = Map::new();
+    if let Some(id) = example.get("id") {
+        let meaning = json!({"type": "string", "description": "For `Last-Event-ID`."});
+        properties.insert("id".to_owned(), meaning);
+        record.insert("id".to_owned(), id.clone());
+    }
+    properties.insert(
+        "data".to_owned(),
+        json!({
+            "type": "string",
+            "description": "The record, on one line.",
+            "contentMediaType": JSON,
+            "contentSchema": schema.reference(),
+        }),
+    );
+    record.insert("data".to_owned(), json!(example.to_string()));
+    let names: Vec<&String> = properties.keys().collect();
+    let required = json!(names);
     json!({
-        "schema": {
-            "type": "object",
-            "required": ["id", "data"],
-            "properties": {
-                "id": {"type": "string", "description": "For `Last-Event-ID`."},
-                "data": {
-                    "type": "string",
-                    "description": "The record, on one line.",
-                    "contentMediaType": JSON,
-                    "contentSchema": schema.reference(),
-                },
-            },
-        },
-        "example": {"id": example["id"], "data": example.to_string()},
+        "schema": {"type": "object", "required": required, "properties": properties},
+        "example": record,
     })
 }
 

@@ -1,29 +1,23 @@
 //! `/v1/environments`.
 
-use std::time::Duration;
-
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State, rejection::PathRejection},
+    extract::{Path, Request, State, rejection::PathRejection},
     http::{HeaderMap, HeaderName, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use fuse_control::{Command, CreatedOnce, Creation};
+use fuse_control::{CreatedOnce, Creation};
 use fuse_model::{self as model, EnvironmentId, HostId, State as LifeState, TaskId};
 use fuse_store::{EnvironmentFilter, Page};
-use fuse_wire_api::{
-    CreateEnvironment, Environment, EnvironmentList, ExecRequest, ExecResponse, IdCursor, Scope,
-    page_limit,
-};
+use fuse_wire_api::{CreateEnvironment, Environment, EnvironmentList, IdCursor, page_limit};
 
 use crate::{
     http::{ApiError, App, Limit, Principal, Query, read_required},
-    server::Unhurried,
     views,
 };
 
-use super::{lifecycle, once};
+use super::{exec, lifecycle, once};
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -172,41 +166,25 @@ pub(super) async fn destroy(State(app): State<App>, id: Id) -> Result<StatusCode
 pub(super) async fn act(
     State(app): State<App>,
     principal: Principal,
-    headers: HeaderMap,
     id: Id,
     query: Query,
-    body: Body,
+    request: Request,
 ) -> Result<Response, ApiError> {
     let id = EnvironmentId::new(super::path_id(id, "vm")?);
     match query.get("action") {
-        Some("exec") => {
-            principal.require(Scope::Exec, "exec requires the master token")?;
-            exec(&app, &id, body).await
+        Some("exec") => exec::exec(&app, &principal, &id, &query, request).await,
+        Some("fork") => {
+            let (head, body) = request.into_parts();
+            lifecycle::fork(&app, &principal, &head.headers, &id, body).await
         }
-        Some("fork") => lifecycle::fork(&app, &principal, &headers, &id, body).await,
-        Some("migrate") => lifecycle::migrate(&app, &headers, &id, body).await,
+        Some("migrate") => {
+            let (head, body) = request.into_parts();
+            lifecycle::migrate(&app, &head.headers, &id, body).await
+        }
         Some("drain") => lifecycle::drain(&app, &id).await,
         Some("rotate-token") => lifecycle::rotate_token(&app, &id).await,
         _ => Err(ApiError::unknown_action()),
     }
-}
-
-async fn exec(app: &App, id: &EnvironmentId, body: Body) -> Result<Response, ApiError> {
-    let request: ExecRequest = read_required(body, Limit::Large).await?;
-    let command = request.check()?;
-    let command = Command {
-        argv: command.argv,
-        timeout: Duration::from_millis(command.timeout_ms),
-    };
-    let answer = app.control.exec(id, command).await?;
-    let view = ExecResponse {
-        exit_code: answer.exit_code,
-        stdout: views::lossy(answer.stdout),
-        stderr: views::lossy(answer.stderr),
-    };
-    let mut response = Json(view).into_response();
-    response.extensions_mut().insert(Unhurried);
-    Ok(response)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod audit;
 mod computer;
 mod environment;
 mod event;
+mod exec;
 mod host;
 mod lifecycle;
 mod logs;
@@ -15,6 +16,7 @@ mod placement;
 mod service;
 mod session;
 mod snapshot;
+mod sse;
 mod task;
 
 use axum::{

@@ -60,7 +60,14 @@ impl Page {
             Some(actions) => {
                 for action in items(actions) {
                     let path = format!("{path}?action={}", text(&action["action"]));
-                    self.call(&method, &path, action, &parameters);
+                    // One that begins with the name of an action is that action's.
+                    let of = format!("`{}`", text(&action["action"]));
+                    let others = |parameter: &&&Value| {
+                        let meaning = text(&parameter["description"]);
+                        !meaning.starts_with('`') || meaning.starts_with(&of)
+                    };
+                    let own: Vec<&Value> = parameters.iter().filter(others).copied().collect();
+                    self.call(&method, &path, action, &own);
                 }
             }
         }
@@ -152,7 +159,12 @@ impl Page {
 
 /// The fields of an object, with those of the objects that it extends.
 fn rows_of(schema: &Value, document: &Value, rows: &mut Vec<String>) {
-    for part in items(&schema["allOf"]) {
+    // The fields of each form of it, one form after the other.
+    let forms = items(&schema["oneOf"]).filter(|_| {
+        // A form that is no object has no fields: then the type says more.
+        items(&schema["oneOf"]).all(|form| !form["properties"].is_null())
+    });
+    for part in items(&schema["allOf"]).chain(forms) {
         let whole = part["$ref"]
             .as_str()
             .and_then(|target| document.pointer(&target[1..]));

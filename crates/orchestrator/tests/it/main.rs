@@ -21,6 +21,7 @@ mod contract;
 mod create;
 mod events;
 mod faults;
+mod exec;
 mod fleet_events;
 mod health;
 mod hosts;

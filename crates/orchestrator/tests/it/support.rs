@@ -234,10 +234,7 @@ impl Orchestrator {
         if let Some(last) = last {
             request = request.header("Last-Event-ID", last);
         }
-        Sse {
-            response: request.send().await.unwrap(),
-            buffer: String::new(),
-        }
+        Sse::of(request.send().await.unwrap())
     }
 }
 
@@ -248,6 +245,13 @@ pub(crate) struct Sse {
 }
 
 impl Sse {
+    pub(crate) fn of(response: reqwest::Response) -> Self {
+        Self {
+            response,
+            buffer: String::new(),
+        }
+    }
+
     /// The next record; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         tokio::time::timeout(PATIENCE, self.record())
@@ -262,11 +266,14 @@ impl Sse {
                 if record.starts_with(':') {
                     continue;
                 }
-                let (id, data) = record.split_once('\n').unwrap();
+                let (id, data) = record.split_at(record.find("data: ").unwrap());
                 let json: Value =
                     serde_json::from_str(data.strip_prefix("data: ").unwrap().trim()).unwrap();
-                assert_eq!(id, format!("id: {}", json["id"].as_str().unwrap()));
-                assert_eq!(json["id"].as_str().unwrap().len(), 32);
+                if let Some(given) = json["id"].as_str() {
+                    assert_eq!((id, given.len()), (&*format!("id: {given}\n"), 32));
+                } else {
+                    assert_eq!(id, "");
+                }
                 return Some(json);
             }
             let chunk = self.response.chunk().await.unwrap()?;

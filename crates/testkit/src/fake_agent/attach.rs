@@ -1,5 +1,6 @@
 //! Attaching to a fake guest: it sends back whatever it gets, until it gets no more. A command
-//! without a terminal is answered like one that is executed, in frames.
+//! without a terminal is answered like one that is executed, in frames; or a test answers
+//! ([`super::FakeAgent::answer_attached`]).
 
 use std::sync::Arc;
 
@@ -13,11 +14,12 @@ use axum::{
 use fuse_wire_host::{
     ExecRequest,
     attach::{Codec, Exit, Frame, FrameError, PROTOCOL, Request as Wanted},
+    limits,
 };
 use futures_util::SinkExt as _;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt as _;
+use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_util::codec::FramedWrite;
 
 use super::{
@@ -25,27 +27,41 @@ use super::{
     state::{State, Step},
 };
 
+/// What was asked for, and the connection that the asker waits on.
+pub type AttachedGuest = (Wanted, TokioIo<Upgraded>);
+
+/// Where a test gets them.
+pub(super) type Answered = mpsc::UnboundedSender<AttachedGuest>;
+
 pub(super) fn router() -> Router<Arc<State>> {
-    Router::new().route("/v1/vm/{id}/attach", get(attach))
+    Router::new().route("/v1/vm/{id}/attach", get(attach).post(attach))
 }
 
 async fn attach(Shared(state): Agent, Path(id): Path<String>, mut request: Request) -> Answer {
-    let query = request.uri().query().unwrap_or_default();
-    let wanted =
-        Wanted::from_query(query).map_err(|e| failure(StatusCode::BAD_REQUEST, &e.to_string()))?;
-    if !wanted.tty {
-        return execute(&state, &id, wanted, request).await;
+    let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+    let upgrade = upgrade.ok_or_else(|| failure(StatusCode::BAD_REQUEST, "not an upgrade"))?;
+    let query = request.uri().query().map(str::to_owned);
+    let body = axum::body::to_bytes(request.into_body(), limits::MAX_BODY_BYTES).await;
+    let bad = |error: &dyn std::fmt::Display| failure(StatusCode::BAD_REQUEST, &error.to_string());
+    let wanted: Wanted = match &query {
+        Some(query) => Wanted::from_query(query).map_err(|e| bad(&e))?,
+        None => serde_json::from_slice(&body.map_err(|e| bad(&e))?).map_err(|e| bad(&e))?,
+    };
+    let answered = state.lock().answer_attached.clone();
+    if !wanted.tty && answered.is_none() {
+        return execute(&state, &id, wanted, upgrade).await;
     }
     state.enter(Step::Attach, &id).await?;
     with_vm(&state, &id, |_| ())?;
-    let query = request.uri().query().unwrap_or_default().to_owned();
-    state.lock().attach_queries.push(query);
-    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
-        return Err(failure(StatusCode::BAD_REQUEST, "not an upgrade"));
-    };
+    state.lock().attach_queries.push(query.unwrap_or_default());
     let ended = state.attach_ended();
     state.lock().sessions.spawn(async move {
         if let Ok(upgraded) = upgrade.await {
+            if let Some(answered) = answered {
+                // A test that is over answers nobody.
+                let _over = answered.send((wanted, TokioIo::new(upgraded)));
+                return;
+            }
             let (mut from, mut to) = tokio::io::split(TokioIo::new(upgraded));
             // However it ends, it has.
             let _copied = tokio::io::copy(&mut from, &mut to).await;
@@ -56,15 +72,12 @@ async fn attach(Shared(state): Agent, Path(id): Path<String>, mut request: Reque
     Ok(switching())
 }
 
-async fn execute(state: &Arc<State>, id: &str, wanted: Wanted, mut request: Request) -> Answer {
+async fn execute(state: &Arc<State>, id: &str, wanted: Wanted, upgrade: OnUpgrade) -> Answer {
     let command = ExecRequest {
         cmd: wanted.cmd,
         ..ExecRequest::default()
     };
     let done = run(state, id, &command).await?;
-    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
-        return Err(failure(StatusCode::BAD_REQUEST, "not an upgrade"));
-    };
     let hold = state.lock().holds_ends.clone();
     state.lock().sessions.spawn(async move {
         let Ok(upgraded) = upgrade.await else { return };

@@ -18,8 +18,13 @@ mod surface;
 use std::{net::SocketAddr, sync::Arc};
 
 use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
 
+pub use attach::AttachedGuest;
 pub use state::{Gate, Step};
 
 use state::{Failure, State, Vm};
@@ -220,6 +225,14 @@ impl FakeAgent {
     #[must_use]
     pub fn attach_queries(&self) -> Vec<String> {
         self.state.lock().attach_queries.clone()
+    }
+
+    /// From now on whoever has the result is the guest that commands are attached to.
+    #[must_use]
+    pub fn answer_attached(&self) -> mpsc::UnboundedReceiver<AttachedGuest> {
+        let (answered, guests) = mpsc::unbounded_channel();
+        self.state.lock().answer_attached = Some(answered);
+        guests
     }
 
     /// Waits until `count` attached sessions have ended.

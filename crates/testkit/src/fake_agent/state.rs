@@ -9,7 +9,7 @@ use std::{
 use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse, FailedCreate, LogSource, Pull};
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{snapshots::Stored, surface::Surface};
+use super::{attach::Answered, snapshots::Stored, surface::Surface};
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -101,6 +101,8 @@ pub(super) struct Inner {
     /// New snapshots have no digest.
     pub(super) hides_digests: bool,
     pub(super) attach_queries: Vec<String>,
+    /// Who is the guest that is attached to; nobody is an echo.
+    pub(super) answer_attached: Option<Answered>,
     attach_ended: watch::Sender<usize>,
     pub(super) sessions: JoinSet<()>,
     pub(super) calls: Vec<String>,

@@ -1,8 +1,8 @@
 //! Attaching to a command in a guest.
 
-use fuse_wire_attach::{PROTOCOL, Request};
-use http::StatusCode;
+use fuse_wire_attach::{PROTOCOL, Request, Sent};
 use http::header::{CONNECTION, UPGRADE};
+use http::{Method, StatusCode};
 
 use super::calls::HostClient;
 use super::error::{Call, HostError};
@@ -13,7 +13,7 @@ use crate::{limits, name};
 pub type AttachStream = reqwest::Upgraded;
 
 impl HostClient {
-    /// `GET /v1/vm/{id}/attach`, upgraded. Only the handshake is bounded; bytes that came with it
+    /// `GET /v1/vm/{id}/attach` (`POST` with a long command), upgraded. Only the handshake is bounded; bytes that came with it
     /// are the first that the stream gives.
     ///
     /// # Errors
@@ -22,9 +22,14 @@ impl HostClient {
         let call = Call::Attach;
         let id = name::vm_id(vm);
         let mut url = self.agent().route(&["v1", "vm", &id, "attach"]);
-        url.set_query(Some(&request.to_query()));
-        let request = self
-            .request(http::Method::GET, url)
+        let request = match request.sent() {
+            Sent::Query(query) => {
+                url.set_query(Some(&query));
+                self.request(Method::GET, url)
+            }
+            Sent::Body => self.request(Method::POST, url).json(request),
+        };
+        let request = request
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, PROTOCOL);
         let handshake = async {

@@ -97,6 +97,18 @@ pub(crate) enum Error {
         /// What is known of why.
         reason: String,
     },
+    /// A command ended without its exit status.
+    #[error("it is not known how the command ended, its connection was lost: {reason}")]
+    CommandLost {
+        /// What is known of why.
+        reason: String,
+    },
+    /// Our own input cannot be read.
+    #[error("could not read the input: {0}")]
+    Input(#[source] std::io::Error),
+    /// One object at the end has no place for a conversation.
+    #[error("--interactive shows output as it comes and excludes -o json")]
+    InputWithJson,
     /// A duration that is not one.
     #[error("invalid --timeout \"{value}\": expected a duration such as 90s, 10m or 1m30s")]
     Timeout {
@@ -229,6 +241,25 @@ async fn find(app: &App, client: &Client, id: &str) -> Result<Environment, CliEr
             }
         },
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes a call about an environment, by its id or its task's.
+async fn of_environment<T>(
+    app: &App,
+    client: &Client,
+    id: &str,
+    call: impl AsyncFn(&str) -> Result<T, fuse_client::Error>,
+) -> Result<T, CliError> {
+    match call(id).await {
+        Err(error) if error.is_not_found() => {
+            let environment = find(app, client, id).await?;
+            if environment.id == id {
+                return Err(error.into());
+            }
+            Ok(call(&environment.id).await?)
+        }
+        outcome => Ok(outcome?),
     }
 }
 

@@ -6,14 +6,14 @@ use std::io;
 
 use bytes::Bytes;
 use clap::Args;
+use fuse_client::Session;
 use fuse_client::attached::{Frame, Request, Resize};
-use fuse_client::{Client, Session};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use rustix::termios::Termios;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::escape::Escape;
-use super::{Error, find};
+use super::{Error, of_environment};
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::tty::{self, Tty};
@@ -56,7 +56,10 @@ pub(crate) async fn run(app: &App, args: ShellArgs) -> Result<(), CliError> {
         term: std::env::var("TERM").ok().filter(|term| !term.is_empty()),
         ..Request::default()
     };
-    let session = attach(app, &client, &args.id, &request).await?;
+    let session = of_environment(app, &client, &args.id, async |id| {
+        client.attach(id, &request).await
+    });
+    let session = session.await?;
     // Raw only now, so that a refusal is printed on an ordinary terminal.
     let terminal = Tty::open(Termios::make_raw).map_err(Error::Terminal)?;
     let outcome = relay(session, &terminal).await;
@@ -69,24 +72,6 @@ pub(crate) async fn run(app: &App, args: ShellArgs) -> Result<(), CliError> {
             Ok(())
         }
         End::Signal(number) => Err(CliError::Status(128 + number)),
-    }
-}
-
-async fn attach(
-    app: &App,
-    client: &Client,
-    id: &str,
-    request: &Request,
-) -> Result<Session, CliError> {
-    match client.attach(id, request).await {
-        Err(error) if error.is_not_found() => {
-            let environment = find(app, client, id).await?;
-            if environment.id == id {
-                return Err(error.into());
-            }
-            Ok(client.attach(&environment.id, request).await?)
-        }
-        outcome => Ok(outcome?),
     }
 }
 

@@ -1,14 +1,16 @@
 //! `environment exec`: the guest's streams become ours, and so does its exit status.
 
+mod streams;
+
 use clap::Args;
 use fuse_client::Client;
-use fuse_wire_api::{ExecRequest, ExecResponse};
+use fuse_wire_api::ExecRequest;
 
-use super::{Error, find};
+use self::streams::Ended;
+use super::{Error, of_environment};
 use crate::app::App;
 use crate::commands::flags::duration;
 use crate::error::Error as CliError;
-use crate::io;
 
 /// The server's longest limit (milliseconds); longer ones are cut there.
 const LONGEST_MS: i64 = 600_000;
@@ -17,12 +19,17 @@ const LONGEST_MS: i64 = 600_000;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  fuse environment exec fuse-hello -- uname -a\n  \
-    fuse environment exec fuse-hello --shell \"ls\" --timeout 10m\n\n\
+    fuse environment exec fuse-hello --shell \"ls\" --timeout 10m\n  \
+    tar -c . | fuse environment exec -i fuse-hello -- tar -x -C /srv\n\n\
+    Output is shown as it is produced; with -o json it is one object at the end.\n\
     Needs the master token: API keys have no right to run commands."
 )]
 pub(crate) struct ExecArgs {
     /// Id of the environment; a task id works too.
     pub(crate) id: String,
+    /// Keep the command's input open and pass ours on, until it ends.
+    #[arg(short = 'i', long)]
+    pub(crate) interactive: bool,
     /// One line, run by `sh -lc` in the guest.
     #[arg(
         long,
@@ -47,40 +54,51 @@ pub(crate) struct ExecArgs {
 /// Runs the command.
 pub(crate) async fn run(app: &App, args: ExecArgs) -> Result<(), CliError> {
     let request = request(&args)?;
+    if args.interactive && app.io.is_json() {
+        return Err(Error::InputWithJson.into());
+    }
     if request.timeout_ms > LONGEST_MS {
         app.io
             .warn("the orchestrator allows 10m at most; the command is stopped then");
     }
     let client = app.client()?;
-    let result = exec(app, &client, &args.id, &request).await?;
-    if app.io.is_json() {
+    let exit_code = if app.io.is_json() {
+        let result = of_environment(app, &client, &args.id, async |id| {
+            client.exec(id, &request).await
+        });
+        let result = result.await?;
         app.io.json(&result)?;
+        result.exit_code
     } else {
-        io::raw_stdout(result.stdout.as_bytes())?;
-        io::raw_stderr(result.stderr.as_bytes())?;
-    }
-    match status(result.exit_code) {
+        let ended = streamed(app, &client, &args, &request).await?;
+        if ended.timed_out {
+            app.io
+                .warn("the command ran into its time limit and was killed");
+        }
+        ended.exit_code
+    };
+    match status(exit_code) {
         0 => Ok(()),
         code => Err(CliError::Status(code)),
     }
 }
 
-async fn exec(
+async fn streamed(
     app: &App,
     client: &Client,
-    id: &str,
+    args: &ExecArgs,
     request: &ExecRequest,
-) -> Result<ExecResponse, CliError> {
-    match client.exec(id, request).await {
-        Err(error) if error.is_not_found() => {
-            let environment = find(app, client, id).await?;
-            if environment.id == id {
-                return Err(error.into());
-            }
-            Ok(client.exec(&environment.id, request).await?)
-        }
-        outcome => Ok(outcome?),
+) -> Result<Ended, CliError> {
+    if args.interactive {
+        let session = of_environment(app, client, &args.id, async |id| {
+            client.exec_session(id, request).await
+        });
+        return streams::relay(session.await?).await;
     }
+    let stream = of_environment(app, client, &args.id, async |id| {
+        client.exec_stream(id, request).await
+    });
+    streams::show(stream.await?).await
 }
 
 fn request(args: &ExecArgs) -> Result<ExecRequest, Error> {
@@ -142,6 +160,7 @@ mod tests {
             id: "a".into(),
             shell: shell.into(),
             timeout: "0".into(),
+            interactive: false,
             command: command.iter().map(|word| (*word).to_owned()).collect(),
         };
         assert!(matches!(

@@ -3,12 +3,15 @@
 //! The call lives as long as its caller: when that goes away the command is killed, so
 //! this is not a detached task.
 
+mod stream;
+
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, State};
-use fuse_wire_host::{ExecRequest, ExecResponse, HostError};
+use fuse_wire_host::{ExecRequest, ExecResponse};
 
-use crate::{Control, Error, provider::ProviderError};
+pub use self::stream::{ExecOutput, ExecStream};
+use crate::{Control, Error, attach::refused};
 
 /// The activity clock is written at most this often.
 const ACTIVITY_GRANULARITY: Duration = Duration::from_secs(30);
@@ -51,7 +54,8 @@ impl Control {
             .providers
             .of(environment.host_id.as_ref())
             .await?;
-        provider.exec(id, &command.request()).await.map_err(refused)
+        let answer = provider.exec(id, &command.request()).await;
+        answer.map_err(|source| refused("exec", source))
     }
 
     /// Keeps the environment from counting as idle. Best effort: a failed write only
@@ -70,16 +74,5 @@ impl Control {
         {
             tracing::warn!(vm_id = %environment.id, error = %crate::error::chain(&e), "cannot note activity");
         }
-    }
-}
-
-/// A host's conflict means that the VM has ended by itself.
-fn refused(source: ProviderError) -> Error {
-    match source {
-        ProviderError::Host(HostError::Conflict { text, .. }) => Error::Stopped(text),
-        source => Error::Provider {
-            operation: "exec",
-            source,
-        },
     }
 }

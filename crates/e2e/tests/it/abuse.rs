@@ -11,7 +11,7 @@ use crate::suite::Suite;
 /// How long hundreds of killed processes may take to be gone.
 const BURIAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// Kills every process, fills the disk, exhausts memory, forks without end; after each, exec answers and the guest
+/// Kills every process, keeps the CPU busy, fills the disk, exhausts memory, forks without end; after each, exec answers and the guest
 /// has not been restarted.
 pub(crate) async fn the_control_channel_answers(suite: Suite) -> Result<()> {
     let stack = suite.stack().await?;
@@ -25,6 +25,7 @@ pub(crate) async fn the_control_channel_answers(suite: Suite) -> Result<()> {
 
     kill_everything(&guest).await?;
     answers(&guest, &boot, "killing every process").await?;
+    keep_the_cpu_busy(&guest, &boot).await?;
     exhaust_memory(&guest).await?;
     answers(&guest, &boot, "exhausting memory").await?;
     fork_without_end(&guest).await?;
@@ -69,6 +70,17 @@ async fn kill_everything(guest: &Guest) -> Result<()> {
         guest.ok(&format!("kill -{signal} 1; true")).await?;
     }
     Ok(())
+}
+
+async fn keep_the_cpu_busy(guest: &Guest, boot: &str) -> Result<()> {
+    // With the best priority that there is, and many to one CPU.
+    let hogs = "for n in $(seq 16); do \
+        setsid nice -n -20 sh -c 'while :; do :; done' </dev/null >/dev/null 2>&1 & done";
+    guest.ok(hogs).await?;
+    let begun = guest.ok("pgrep -cf 'while :; [d]o'").await?;
+    ensure!(begun.trim() == "16", "{begun} loops run");
+    answers(guest, boot, "keeping the CPU busy").await?;
+    guest.ok("pkill -KILL -f 'while :; [d]o'").await.map(drop)
 }
 
 async fn exhaust_memory(guest: &Guest) -> Result<()> {

@@ -13,6 +13,9 @@ mod serial;
 pub mod transport;
 mod vsock;
 
+#[cfg(test)]
+mod hostile;
+
 pub use attach::AttachedStream;
 pub use client::{GuestClient, GuestError};
 pub use serial::SerialTransport;

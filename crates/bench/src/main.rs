@@ -8,6 +8,8 @@ mod fleet;
 mod fusefile;
 mod guest;
 mod load;
+mod many;
+mod noop;
 mod report;
 mod startup;
 mod stats;
@@ -27,6 +29,8 @@ enum Group {
     Fusefile,
     /// Real guests: create against a bare boot, exec round trip, the host's own work.
     Guest,
+    /// Hundreds of VMs on one host, without machines.
+    Many,
     /// Throughput of the control plane on the stub provider, per store.
     Store,
     /// Many subscribers of event streams.
@@ -53,8 +57,15 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    if let Some(socket) = noop::api_socket(std::env::args_os()) {
+        return ended(noop::run(&socket));
+    }
     let arguments = Arguments::parse();
-    match run(&arguments) {
+    ended(run(&arguments))
+}
+
+fn ended(outcome: Result<()>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report::note(&format!("fuse-bench: {error:#}"));
@@ -84,6 +95,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         if wanted(Group::Fleet) {
             fleet::measure(&mut report, arguments.quick).await?;
+        }
+        if wanted(Group::Many) {
+            many::measure(&mut report, arguments.quick).await?;
         }
         if wanted(Group::Guest) {
             guest::measure(&mut report, arguments.quick).await?;

@@ -260,7 +260,8 @@ async fn idle_memory(report: &mut Report) -> Result<()> {
     stack.teardown().await
 }
 
-fn resident_mib(pid: u32) -> Result<f64> {
+/// Resident memory of a process.
+pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
         .lines()

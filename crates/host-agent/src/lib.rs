@@ -6,7 +6,7 @@
 //! * [`preflight`]: what must be true of the host, one message each;
 //! * [`http`]: the host contract on axum, thin;
 //! * [`registry`]: one task per VM owns it and takes its operations in order;
-//! * [`disk`], [`net`], [`vmm`], [`guest`], [`huge_pages`]: what a VM is made of;
+//! * [`disk`], [`net`], [`vmm`], [`guest`], [`huge_pages`], [`cgroup`]: what a VM is made of;
 //! * [`gpu`]: devices of the host that guests are given;
 //! * [`snapshot`]: the snapshots of this host; [`artifact`]: how they get to another one;
 //! * [`program`]: the command line; [`serve`], [`probe`]: its subcommands;
@@ -14,6 +14,7 @@
 
 pub mod artifact;
 pub mod capacity;
+pub mod cgroup;
 pub mod config;
 pub mod disk;
 mod fail_point;
@@ -34,6 +35,7 @@ mod sys;
 #[cfg(test)]
 mod testing;
 pub mod tools;
+mod unix_socket;
 pub mod vmm;
 
 pub use fuse_daemon::log as report;

@@ -42,15 +42,15 @@ pub enum PreflightError {
     /// No TAP devices.
     #[error("/dev/net/tun is missing; load the kernel module: modprobe tun")]
     Tun,
-    /// The VMM is not there.
-    #[error("the VMM {} {problem}; set {prefix}_BIN to its path", .path.display())]
+    /// The VMM, or its jailer, is not there.
+    #[error("the VMM {} {problem}; set {variable} to its path", .path.display())]
     Vmm {
         /// Where it should be.
         path: PathBuf,
         /// What is wrong with it.
         problem: &'static str,
-        /// Prefix of the program's variables.
-        prefix: &'static str,
+        /// What names it.
+        variable: String,
     },
     /// A part of the guest image is not there.
     #[error("the guest's {what} {} is missing; run: {app} image build --out {}",
@@ -109,17 +109,19 @@ pub enum PreflightError {
 /// The first thing that is missing.
 pub fn machine(config: &Config) -> Result<(), PreflightError> {
     let (app, prefix) = (config.backend.app_name, config.backend.prefix);
-    let vmm = &config.paths.vmm;
-    let problem = match (vmm.exists(), tools::is_executable(vmm)) {
-        (false, _) => Some("does not exist"),
-        (true, false) => Some("is not an executable file"),
-        (true, true) => None,
-    };
-    if let Some(problem) = problem {
+    let jailer = config.jailer.as_ref().map(|jailer| &jailer.program);
+    let programs = [(Some(&config.paths.vmm), "BIN"), (jailer, "JAILER_BIN")];
+    for (path, variable) in programs {
+        let Some(path) = path else { continue };
+        let problem = match (path.exists(), tools::is_executable(path)) {
+            (false, _) => "does not exist",
+            (true, false) => "is not an executable file",
+            (true, true) => continue,
+        };
         return Err(PreflightError::Vmm {
-            path: vmm.clone(),
+            path: path.clone(),
             problem,
-            prefix,
+            variable: format!("{prefix}_{variable}"),
         });
     }
     for (what, path) in [

@@ -11,6 +11,7 @@ use fuse_wire_guest::boot::{BootParams, KERNEL_ARGS};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::cgroup::Group;
 use crate::config::Config;
 use crate::disk::{OverlayError, Overlays};
 use crate::guest::{ChannelError, ready};
@@ -123,7 +124,9 @@ async fn in_dir(
         log: dir.join("vmm.log"),
         huge_pages: false,
         devices: Vec::new(),
+        number: 0,
         sockets: vmm.sockets(vm_id, dir),
+        group: Group::default(),
     };
     let result = boot(vmm, &spec, limit).await;
     for file in vmm.socket_files(&spec.sockets) {

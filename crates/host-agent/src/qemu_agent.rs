@@ -32,7 +32,7 @@ impl Program for QemuAgent {
         config: &Config,
         purpose: Purpose,
     ) -> Result<Arc<dyn Vmm>, Box<dyn Error + Send + Sync>> {
-        sockets::prepare_dir(&config.paths.sockets, config.backend.prefix)?;
+        let sockets = sockets::prepare_dir(&config.paths.sockets, config.backend.prefix)?;
         let settings = config
             .qemu
             .as_ref()
@@ -42,8 +42,11 @@ impl Program for QemuAgent {
             firmware: settings.firmware.clone(),
             run_as: settings.run_as,
         };
-        let (program, sockets) = (config.paths.vmm.clone(), config.paths.sockets.clone());
-        Ok(Arc::new(Qemu::new(program, sockets, options)))
+        Ok(Arc::new(Qemu::new(
+            config.paths.vmm.clone(),
+            sockets,
+            options,
+        )))
     }
 }
 

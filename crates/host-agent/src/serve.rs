@@ -129,6 +129,7 @@ async fn leave(registry: &Registry, nft: &Path, config: &Config) {
         tracing::info!(vms, "stopped; VMs go on running");
         return;
     }
+    registry.host().leave_cgroups();
     match firewall::remove(nft, &config.net.table).await {
         Ok(()) => tracing::info!("stopped"),
         Err(error) => tracing::warn!(error = chain(&error), "the packet rules stay"),

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::cgroup::Cgroups;
 use crate::config::{Backend, Config, FIRECRACKER, PublicHost};
 use crate::http::{App, server};
 use crate::registry::{HostParts, Registry};
@@ -150,6 +151,12 @@ impl Bench {
         }
     }
 
+    /// The control groups of its agent.
+    pub(crate) fn cgroups(&self) -> Cgroups {
+        let config = &self.config;
+        Cgroups::open(config.backend.app_name, &config.paths.state).unwrap()
+    }
+
     /// Everything that VMs have left on the host: nothing but the agent's own files, if all is well.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let list = |dir: PathBuf| -> Vec<String> {
@@ -173,6 +180,7 @@ impl Bench {
                 .filter(|l| l.contains("elements"))
                 .map(str::to_owned),
         );
+        found.extend(self.cgroups().known());
         found.extend(
             self.vmm
                 .processes()
@@ -255,4 +263,15 @@ pub(crate) fn status(answer: &str) -> &str {
 
 pub(crate) fn text(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
+
+impl Drop for Bench {
+    /// A test that leaves VMs behind leaves no groups: those are the machine's, not the directory's.
+    fn drop(&mut self) {
+        let groups = self.cgroups();
+        for id in groups.known() {
+            groups.group(&id).remove().unwrap();
+        }
+        groups.leave();
+    }
 }

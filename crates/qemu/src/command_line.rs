@@ -27,12 +27,11 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
-    /// QEMU's name of it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
+    /// By default QEMU keeps up to 1 GiB of translated code, which a host has not promised a VM.
+    fn argument(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
-            Self::Tcg => "tcg",
+            Self::Tcg => "tcg,tb-size=256",
         }
     }
 }
@@ -132,7 +131,7 @@ impl CommandLine {
             Accelerator::Tcg => "max,smap=off",
         };
         line.pair("-display", "none")
-            .pair("-accel", accelerator.as_str())
+            .pair("-accel", accelerator.argument())
             .pair("-cpu", cpu);
         line
     }

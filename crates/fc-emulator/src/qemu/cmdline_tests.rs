@@ -52,7 +52,7 @@ fn a_bare_machine_has_a_console_and_a_monitor() {
 -nodefaults
 -no-user-config
 -display none
--accel tcg
+-accel tcg,tb-size=256
 -cpu max,smap=off
 -machine {MACHINE}
 -m 128M
@@ -103,7 +103,7 @@ fn every_device_is_on_the_line() {
 -nodefaults
 -no-user-config
 -display none
--accel tcg
+-accel tcg,tb-size=256
 -cpu max,smap=off
 -machine {MACHINE}
 -m 512M

@@ -67,7 +67,8 @@ impl<'a> Env<'a> {
         self.number_shared(&self.own_name(name), default, min)
     }
 
-    fn own_name(&self, name: &str) -> String {
+    /// Its full name.
+    pub(super) fn own_name(&self, name: &str) -> String {
         format!("{}_{name}", self.prefix)
     }
 }

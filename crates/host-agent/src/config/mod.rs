@@ -16,11 +16,23 @@ use std::time::Duration;
 use fuse_wire_host::{AgentToken, limits};
 use thiserror::Error;
 
+use crate::cgroup::{IoLimits, Mode};
 use crate::disk::overlay::MAX_GIB;
 use crate::net::plan::{NetPlan, PlanError};
+use crate::vmm::firecracker::Jailer;
 use env::Env;
 pub use public_host::{PublicHost, PublicHostError};
 pub use qemu::{AcceleratorChoice, GpuSettings, QemuSettings};
+
+/// What a VMM may use beside its guest's memory unless the agent is told otherwise, in MiB. Firecracker
+/// takes a few; an emulator keeps translated code.
+const OVERHEAD_MIB: u64 = 512;
+
+/// The user of a jailed VM number 0 unless the agent is told otherwise: beyond those of people,
+/// services and most containers.
+const FIRST_UID: u32 = 900_000;
+/// Users below are somebody's.
+const FIRST_UID_LEAST: u32 = 1000;
 
 /// What differs between the programs built from this library.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +122,8 @@ pub struct Config {
     pub http: HttpLimits,
     /// Files and directories.
     pub paths: Paths,
+    /// What jails VMMs, if they are to be jailed.
+    pub jailer: Option<Jailer>,
     /// Networking.
     pub net: NetSettings,
     /// Defaults and bounds of VMs.
@@ -194,6 +208,12 @@ pub struct VmSettings {
     pub boot_limit: Duration,
     /// How long a VMM may take to write or load a guest's memory.
     pub memory_limit: Duration,
+    /// Whether the host limits VMs.
+    pub limits: Mode,
+    /// What a VMM may use beside its guest's memory, in MiB.
+    pub overhead_mib: u64,
+    /// Bounds of a VM's disk.
+    pub io: IoLimits,
 }
 
 /// A setting that cannot be used.
@@ -248,6 +268,7 @@ impl Config {
         let body = env.number_own("AGENT_MAX_BODY_BYTES", limits::MAX_BODY_BYTES, 1024)?;
         let upload = env.number_own("AGENT_MAX_UPLOAD_BYTES", limits::MAX_UPLOAD_BYTES, 1024)?;
         let idle = env.number_own("AGENT_REQUEST_TIMEOUT", limits::REQUEST_IDLE.as_secs(), 1)?;
+        let paths = paths(&env, backend);
         Ok(Self {
             backend,
             listen: SocketAddr::new(bind, port),
@@ -258,7 +279,8 @@ impl Config {
                 upload,
                 idle: Duration::from_secs(idle),
             },
-            paths: paths(&env, backend),
+            jailer: jailer(&env, &paths)?,
+            paths,
             net: net(&env, backend)?,
             vms: vms(&env, backend)?,
             artifacts: artifacts(&env)?,
@@ -283,6 +305,32 @@ fn paths(env: &Env<'_>, backend: Backend) -> Paths {
         initrd: path(env.own("INITRD"), "initramfs.img"),
         vmm: path(env.own("BIN"), backend.vmm),
     }
+}
+
+fn jailer(env: &Env<'_>, paths: &Paths) -> Result<Option<Jailer>, ConfigError> {
+    let Some(program) = env.own("JAILER_BIN") else {
+        return Ok(None);
+    };
+    // The jailer refuses any other, after it was started.
+    let name = paths.vmm.file_name().unwrap_or_default();
+    if !name.to_string_lossy().contains("firecracker") {
+        let vmm = paths.vmm.display().to_string();
+        let expected = "a program called firecracker…, which alone can be jailed";
+        return Err(env::invalid(&env.own_name("BIN"), &vmm, expected));
+    }
+    if env.shared("FUSE_VM_LIMITS").as_deref() == Some("off") {
+        let expected = "possible with a jailer, whose VMMs are found by their control groups";
+        return Err(env::invalid("FUSE_VM_LIMITS", "off", expected));
+    }
+    let dir = env
+        .own("JAILER_DIR")
+        .map_or_else(|| paths.state.join("jail"), PathBuf::from);
+    let first_uid = env.number_own("JAILER_UID_BASE", FIRST_UID, FIRST_UID_LEAST)?;
+    Ok(Some(Jailer {
+        program: program.into(),
+        dir,
+        first_uid,
+    }))
 }
 
 fn net(env: &Env<'_>, backend: Backend) -> Result<NetSettings, ConfigError> {
@@ -355,6 +403,28 @@ fn vms(env: &Env<'_>, backend: Backend) -> Result<VmSettings, ConfigError> {
             &expected,
         ));
     }
+    let wanted = env.shared("FUSE_VM_LIMITS");
+    let mode = match wanted.as_deref() {
+        None | Some("auto") => Mode::Auto,
+        Some("required") => Mode::Required,
+        Some("off") => Mode::Off,
+        Some(other) => {
+            return Err(env::invalid(
+                "FUSE_VM_LIMITS",
+                other,
+                "auto, required or off",
+            ));
+        }
+    };
+    let megabytes: u64 = env.number_shared("FUSE_VM_IO_MBPS", 0, 0)?;
+    let io = IoLimits {
+        bytes: megabytes.saturating_mul(1_000_000),
+        operations: env.number_shared("FUSE_VM_IOPS", 0, 0)?,
+    };
+    if io.any() && mode == Mode::Off {
+        let expected = "possible with FUSE_VM_IO_MBPS or FUSE_VM_IOPS set";
+        return Err(env::invalid("FUSE_VM_LIMITS", "off", expected));
+    }
     let longest = limits::SNAPSHOT_LIMIT.as_secs();
     let memory = env.number_own("AGENT_SNAPSHOT_API_TIMEOUT", longest, 1)?;
     Ok(VmSettings {
@@ -363,6 +433,9 @@ fn vms(env: &Env<'_>, backend: Backend) -> Result<VmSettings, ConfigError> {
         min_free_mib: env.number_shared("FUSE_MIN_FREE_MB", 1024, 0)?,
         boot_limit: Duration::from_secs(boot),
         memory_limit: Duration::from_secs(memory),
+        limits: mode,
+        overhead_mib: env.number_shared("FUSE_VMM_OVERHEAD_MB", OVERHEAD_MIB, 64)?,
+        io,
     })
 }
 

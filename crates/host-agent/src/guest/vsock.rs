@@ -11,6 +11,8 @@ use fuse_wire_guest::vsock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::unix_socket;
+
 use super::transport::{ChannelError, GuestListener, GuestStream, Transport};
 
 /// The channel of a guest whose VMM serves vsock at a path.
@@ -31,7 +33,7 @@ impl VsockTransport {
 impl Transport for VsockTransport {
     async fn dial(&self, port: u32) -> Result<GuestStream, ChannelError> {
         let mut stream =
-            UnixStream::connect(&self.path)
+            unix_socket::connect(&self.path)
                 .await
                 .map_err(|source| ChannelError::Connect {
                     path: self.path.clone(),
@@ -51,9 +53,7 @@ impl Transport for VsockTransport {
 
     async fn listen(&self, port: u32) -> Result<Box<dyn GuestListener>, ChannelError> {
         let path = vsock::listener_path(&self.path, port);
-        // A socket that a killed agent left behind would be in the way.
-        let _stale = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(|source| ChannelError::Listen {
+        let listener = unix_socket::listen(&path).map_err(|source| ChannelError::Listen {
             path: path.clone(),
             source,
         })?;
@@ -83,7 +83,7 @@ impl GuestListener for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _gone = std::fs::remove_file(&self.path);
+        let _gone = unix_socket::remove(&self.path);
     }
 }
 

@@ -87,14 +87,15 @@ impl Links {
         set("/proc/sys/net/ipv4/ip_forward".into(), "1").await
     }
 
-    /// Makes the slot's device anew, gives it the host's address and brings it up.
+    /// Makes the slot's device anew, for a user other than root if there is one, gives it the host's
+    /// address and brings it up.
     ///
     /// # Errors
     /// Any step fails; the device may be left half made and is then for [`Self::remove`].
-    pub async fn create(&self, slot: &Slot) -> Result<(), LinkError> {
+    pub async fn create(&self, slot: &Slot, user: Option<u32>) -> Result<(), LinkError> {
         self.remove(&slot.tap).await?;
         let name = slot.tap.clone();
-        tokio::task::spawn_blocking(move || sys::create_tap(&name))
+        tokio::task::spawn_blocking(move || sys::create_tap(&name, user))
             .await
             .unwrap_or_else(|e| Err(std::io::Error::other(e)))
             .map_err(|source| LinkError::Create {

@@ -75,7 +75,12 @@ impl Actor {
         // The stored process is gone, but an earlier cold boot may have been cut short, and two VMMs
         // on one disk would destroy it.
         self.meta.process = None;
-        if let Err(error) = stop_process(&self.host, &self.meta).await {
+        let stopped = match stop_process(&self.host, &self.meta).await {
+            // One whose arguments do not name it, as behind a jailer.
+            Ok(()) => self.host.empty_group(&self.meta).await,
+            failed => failed,
+        };
+        if let Err(error) = stopped {
             tracing::error!(
                 vm_id = self.meta.vm_id,
                 error = chain(&error),

@@ -140,7 +140,13 @@ impl BringUp<'_> {
             self.directory().await?;
         }
         // All that the steps from here on may leave; the VMM is the first to be undone.
-        for undo in [Undo::Sockets, Undo::Tap, Undo::Rules, Undo::Process] {
+        for undo in [
+            Undo::Sockets,
+            Undo::Tap,
+            Undo::Rules,
+            Undo::Group,
+            Undo::Process,
+        ] {
             self.journal.will(undo);
         }
         let process = if self.host.vmm.limits().told_at_start {
@@ -197,6 +203,9 @@ impl BringUp<'_> {
         if let Err(error) = remove_sockets(self.host, &spec.vm_id) {
             tracing::warn!(vm_id = spec.vm_id, %error, "a socket is in the way");
         }
+        let limits = self.host.limits(self.meta);
+        let made = self.host.cgroups.make(&spec.vm_id, &limits);
+        made.map_err(|e| failed(e.into()))?;
         let id = self.host.vmm.spawn(spec).map_err(|e| failed(e.into()))?;
         self.meta.process = Some(id);
         self.timings.note(Step::Spawn.name(), begun.elapsed());
@@ -258,7 +267,8 @@ impl BringUp<'_> {
             }
         };
         let binding = self.host.binding(self.meta);
-        let tap = async { Ok(self.host.links.create(&self.meta.slot).await?) };
+        let user = self.host.vmm.user(self.meta.slot.index);
+        let tap = async { Ok(self.host.links.create(&self.meta.slot, user).await?) };
         let rules = async { Ok(self.host.firewall.set(binding).await?) };
         let open = async {
             match vmm {

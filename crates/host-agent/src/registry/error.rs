@@ -5,6 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::meta::MetaError;
+use crate::cgroup::CgroupError;
 use crate::disk::sealed::SealError;
 use crate::disk::{ImageError, OverlayError, SpaceError};
 use crate::file_error::FileError;
@@ -158,6 +159,9 @@ pub enum StepError {
     /// Its packet rules.
     #[error(transparent)]
     Firewall(#[from] FirewallError),
+    /// Its limits on the host.
+    #[error(transparent)]
+    Limits(#[from] CgroupError),
     /// Its VMM.
     #[error(transparent)]
     Vmm(#[from] VmmError),
@@ -221,6 +225,9 @@ pub enum UndoError {
     /// Its device.
     #[error(transparent)]
     Link(LinkError),
+    /// What is left in its control group.
+    #[error(transparent)]
+    Group(CgroupError),
     /// Its files.
     #[error("cannot remove {path}")]
     Files {

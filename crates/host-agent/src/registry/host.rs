@@ -8,11 +8,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::error::{NoSnapshots, StepError};
+use super::error::{NoSnapshots, StepError, UndoError};
 use super::logs::Failures;
 use super::meta::{Meta, MetaError, Metas};
 use super::tables::Tables;
 use crate::artifact::Artifacts;
+use crate::cgroup::{Cgroups, Controller, Limits, Mode};
 use crate::config::{Config, PublicHost};
 use crate::disk::{ImageError, Images, OverlayError, Overlays};
 use crate::file_error::{FileError, failed};
@@ -82,6 +83,28 @@ pub enum HostError {
     /// Figures cannot be kept.
     #[error("cannot keep figures")]
     Metrics(#[source] prometheus::Error),
+    /// Control groups cannot be looked for.
+    #[error("cannot look for control groups")]
+    Cgroups(#[source] std::io::Error),
+    /// The host does not limit what it is told to.
+    #[error(
+        "the host limits no {missing} of VMs: mount the control groups with these controllers, \
+         under systemd with Delegate=yes in the agent's unit, or set FUSE_VM_LIMITS=auto and no \
+         FC_JAILER_BIN"
+    )]
+    NoLimits {
+        /// The controllers.
+        missing: String,
+    },
+    /// Disks cannot be limited.
+    #[error(
+        "FUSE_VM_IO_MBPS and FUSE_VM_IOPS limit nothing here: {} is not on a block device of its \
+         own, or the host has no io controller", .dir.display()
+    )]
+    NoDiskLimits {
+        /// Where disks are.
+        dir: PathBuf,
+    },
 }
 
 /// What VMs run on.
@@ -101,6 +124,7 @@ pub struct Host {
     pub firewall: Firewall,
     /// Partitioned cards.
     pub(super) recarve: Recarve,
+    pub(super) cgroups: Cgroups,
     pub(super) tables: Tables,
     /// Turns to boot: a booting guest keeps a CPU busy.
     pub(super) boot_turns: Semaphore,
@@ -156,6 +180,27 @@ impl Host {
         })
     }
 
+    /// What a VM may use of the host.
+    pub(super) fn limits(&self, meta: &Meta) -> Limits {
+        let memory = u64::from(meta.spec.memory_mb);
+        Limits {
+            cpus: meta.spec.cpus,
+            memory_mib: memory + self.config.vms.overhead_mib,
+            io: self.config.vms.io,
+        }
+    }
+
+    /// Ends whatever is left in a VM's control group, and removes it.
+    pub(super) async fn empty_group(&self, meta: &Meta) -> Result<(), UndoError> {
+        let group = self.cgroups.group(&meta.vm_id);
+        group.removed().await.map_err(UndoError::Group)
+    }
+
+    /// Takes away what holds the VMs' control groups, once there are none.
+    pub fn leave_cgroups(&self) {
+        self.cgroups.leave();
+    }
+
     /// What the packet rules say of a VM.
     pub(super) fn binding(&self, meta: &Meta) -> Binding {
         binding(&self.config, meta)
@@ -192,7 +237,9 @@ impl Host {
             }),
             log: self.log_of(&meta.vm_id),
             devices: devices(&meta.gpus),
+            number: meta.slot.index,
             sockets: self.vmm.sockets(&meta.vm_id, &dir),
+            group: self.cgroups.group(&meta.vm_id),
         })
     }
 }
@@ -217,4 +264,40 @@ pub(super) fn binding(config: &Config, meta: &Meta) -> Binding {
         slot: meta.slot.clone(),
         forwards,
     }
+}
+
+/// The control groups under `config`, if there is enough of them.
+///
+/// # Errors
+/// They cannot limit what `config` wants limited.
+pub(super) fn cgroups(config: &Config) -> Result<Cgroups, HostError> {
+    let vms = &config.vms;
+    // Behind a jailer a group is also what a lost VMM is found by.
+    let required = vms.limits == Mode::Required || config.jailer.is_some();
+    if vms.limits == Mode::Off {
+        return Ok(Cgroups::default());
+    }
+    let state = &config.paths.state;
+    let groups = Cgroups::open(config.backend.app_name, state).map_err(HostError::Cgroups)?;
+    // Without a bandwidth the io controller has nothing to do.
+    let wanted = |controller: &Controller| *controller != Controller::Io || vms.io.any();
+    let missing: Vec<_> = groups
+        .missing()
+        .filter(wanted)
+        .map(Controller::name)
+        .collect();
+    if vms.io.any() && !groups.limits_disks() {
+        return Err(HostError::NoDiskLimits { dir: state.clone() });
+    }
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        if required {
+            return Err(HostError::NoLimits { missing });
+        }
+        tracing::warn!(
+            missing,
+            "the host has no control groups for these: VMs are not limited in them"
+        );
+    }
+    Ok(groups)
 }

@@ -26,6 +26,8 @@ pub(super) enum Undo {
     Tap,
     /// Its packet rules.
     Rules,
+    /// Its control group, with whatever the VMM left in it.
+    Group,
     /// Its VMM.
     Process,
 }
@@ -37,6 +39,7 @@ impl Undo {
             Self::Sockets => "undo sockets",
             Self::Tap => "undo tap",
             Self::Rules => "undo rules",
+            Self::Group => "undo group",
             Self::Process => "undo process",
             Self::Gpus => "undo gpus",
         }
@@ -52,9 +55,9 @@ pub(super) struct Journal {
 impl Journal {
     /// Everything that a VM can own.
     pub(super) fn all() -> Self {
-        use Undo::{Directory, Gpus, Process, Rules, Sockets, Tap};
+        use Undo::{Directory, Gpus, Group, Process, Rules, Sockets, Tap};
         Self {
-            entries: vec![Directory, Gpus, Sockets, Tap, Rules, Process],
+            entries: vec![Directory, Gpus, Sockets, Tap, Rules, Group, Process],
         }
     }
 
@@ -103,6 +106,7 @@ async fn undo(entry: Undo, host: &Host, meta: &Meta) -> Result<(), UndoError> {
             .remove(&meta.slot.tap)
             .await
             .map_err(UndoError::Link),
+        Undo::Group => host.empty_group(meta).await,
         Undo::Sockets => remove_sockets(host, &meta.vm_id),
         // Before the directory goes, and with it the word of who had them.
         Undo::Gpus => {
@@ -149,10 +153,15 @@ pub(super) async fn stop_process(host: &Host, meta: &Meta) -> Result<(), UndoErr
     Ok(())
 }
 
+/// Removes the VM's sockets, and the directory that its driver keeps for it.
 pub(super) fn remove_sockets(host: &Host, vm_id: &str) -> Result<(), UndoError> {
     let sockets = host.vmm.sockets(vm_id, &host.metas.dir(vm_id));
-    for path in host.vmm.socket_files(&sockets) {
-        match std::fs::remove_file(&path) {
+    let files = host.vmm.socket_files(&sockets).into_iter();
+    let files = files.map(|path| (std::fs::remove_file(&path), path));
+    let home = host.vmm.home(vm_id).into_iter();
+    let home = home.map(|path| (std::fs::remove_dir_all(&path), path));
+    for (removed, path) in files.chain(home) {
+        match removed {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                 return Err(UndoError::Files {
                     path: path.display().to_string(),

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::actor::Actor;
-use super::host::{Host, HostError, HostParts, binding};
+use super::host::{Host, HostError, HostParts, binding, cgroups};
 use super::journal::Journal;
 use super::logs::Failures;
 use super::meta::{Found, Meta, Metas, Phase};
@@ -33,6 +33,7 @@ use crate::net::{Firewall, Links};
 use crate::report::chain;
 use crate::snapshot::Snapshots;
 use crate::vmm::Process;
+use crate::vmm::process::of_session;
 
 /// How long to wait for the state directory.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
@@ -55,6 +56,7 @@ pub(super) async fn start(parts: HostParts) -> Result<Arc<Host>, HostError> {
         sweep(&host, meta).await;
     }
     remove_stale_taps(&host, &finished).await?;
+    remove_stale_groups(&host, &finished).await;
     for meta in finished {
         take_over(&host, meta).await;
     }
@@ -122,6 +124,7 @@ async fn open(
         Artifacts::open(&config, snapshots, images, tasks.clone(), shutdown.clone())
             .map_err(HostError::Artifacts)?
     };
+    let cgroups = cgroups(&config)?;
     let links = Links::open().map_err(HostError::Links)?;
     links.enable_forwarding().await.map_err(HostError::Links)?;
     // The table goes in with the rules of all VMs: a moment without them would cut connections.
@@ -141,6 +144,7 @@ async fn open(
         links,
         firewall,
         recarve: Recarve::new(mig_setup(&config)),
+        cgroups,
         tables: Tables::default(),
         boot_turns: Semaphore::new(cpus()),
         tasks,
@@ -229,9 +233,43 @@ async fn remove_stale_taps(host: &Host, finished: &[Meta]) -> Result<(), HostErr
     Ok(())
 }
 
+/// Control groups of the agent's own that belong to no VM, with whatever runs in them.
+async fn remove_stale_groups(host: &Host, finished: &[Meta]) {
+    for id in host.cgroups.known() {
+        let is_finished = finished.iter().any(|meta| meta.vm_id == id);
+        if is_finished || host.tables.has(&id) {
+            continue;
+        }
+        match host.cgroups.group(&id).removed().await {
+            Ok(()) => tracing::warn!(vm_id = id, "stale control group removed"),
+            Err(error) => tracing::error!(vm_id = id, error = chain(&error), "stale control group"),
+        }
+    }
+}
+
+/// Puts a VMM that was found running under today's limits, wherever an earlier agent had it.
+fn limit_adopted(host: &Host, meta: &Meta, process: &Process) {
+    let pid = process.id().pid;
+    let limited = host.cgroups.make(&meta.vm_id, &host.limits(meta));
+    let limited = limited.and_then(|group| match group.holds(pid) {
+        true => Ok(()),
+        // Its helpers too; finding them means looking at every process of the host.
+        false => group.adopt(&of_session(pid)),
+    });
+    if let Err(error) = limited {
+        let vm_id = &meta.vm_id;
+        tracing::warn!(
+            vm_id,
+            error = chain(&error),
+            "adopted vm keeps the limits it had"
+        );
+    }
+}
+
 async fn take_over(host: &Arc<Host>, meta: Meta) {
     match running(host, &meta).await {
         Some(process) => {
+            limit_adopted(host, &meta, &process);
             enter(host, meta, VmState::Running, |actor| {
                 host.tasks.spawn(actor.adopted(process))
             });

@@ -10,9 +10,10 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::task::JoinSet;
 
-use super::host::HostError;
+use super::host::{HostError, cgroups};
 use super::meta::{Found, Meta, Metas};
 use super::reattach;
+use crate::cgroup::CgroupError;
 use crate::config::Config;
 use crate::guest::GuestClient;
 use crate::net::{FirewallError, LinkError, Links, firewall};
@@ -41,6 +42,9 @@ pub enum StopError {
     /// A device cannot be removed.
     #[error("cannot remove a network device")]
     Link(#[from] LinkError),
+    /// A control group cannot be removed.
+    #[error(transparent)]
+    Group(#[from] CgroupError),
     /// The packet rules cannot be removed.
     #[error("cannot remove the packet rules")]
     Rules(#[from] FirewallError),
@@ -85,6 +89,11 @@ pub async fn stop_all(config: &Config, vmm: &Arc<dyn Vmm>, nft: &Path) -> Result
         links.remove(&tap).await?;
     }
     firewall::remove(nft, &config.net.table).await?;
+    let groups = cgroups(config)?;
+    for id in groups.known() {
+        groups.group(&id).removed().await?;
+    }
+    groups.leave();
     Ok(ran)
 }
 
@@ -114,6 +123,9 @@ async fn stop(metas: Arc<Metas>, vmm: Arc<dyn Vmm>, meta: Meta) -> Result<bool, 
     for file in vmm.socket_files(&sockets) {
         // A VMM that ends in order has removed its own.
         let _gone = std::fs::remove_file(file);
+    }
+    if let Some(home) = vmm.home(&meta.vm_id) {
+        let _gone = std::fs::remove_dir_all(home);
     }
     if ran {
         tracing::info!(vm_id = meta.vm_id, "vm stopped");

@@ -101,6 +101,12 @@ impl Tables {
         self.lock().ports.remove(&port);
     }
 
+    /// Whether something has this id, damaged or not.
+    pub(super) fn has(&self, id: &str) -> bool {
+        let inner = self.lock();
+        inner.vms.contains_key(id) || inner.damaged.contains(id)
+    }
+
     pub(super) fn get(&self, id: &str) -> Option<Arc<Vm>> {
         self.lock().vms.get(id).cloned()
     }

@@ -8,12 +8,13 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsRawFd as _;
 
-/// Creates the device `name` in TAP mode and lets it outlive this process.
+/// Creates the device `name` in TAP mode and lets it outlive this process; `user`, if given, may open
+/// it without privileges.
 ///
 /// # Errors
 /// The name is longer than 15 bytes, the caller lacks `CAP_NET_ADMIN`, or a device that is not a
 /// TAP has that name.
-pub(crate) fn create_tap(name: &str) -> io::Result<()> {
+pub(crate) fn create_tap(name: &str, user: Option<u32>) -> io::Result<()> {
     let mut request = interface_request(name)?;
     let flags = libc::IFF_TAP | libc::IFF_NO_PI;
     request.ifr_ifru.ifru_flags =
@@ -26,6 +27,19 @@ pub(crate) fn create_tap(name: &str) -> io::Result<()> {
     let made = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if made < 0 {
         return Err(io::Error::last_os_error());
+    }
+    if let Some(user) = user {
+        // SAFETY: TUNSETOWNER takes an integer by value and no pointer.
+        let owned = unsafe {
+            libc::ioctl(
+                tun.as_raw_fd(),
+                libc::TUNSETOWNER,
+                libc::c_ulong::from(user),
+            )
+        };
+        if owned < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
     // SAFETY: TUNSETPERSIST takes an integer by value and no pointer.
     let kept = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETPERSIST, 1 as libc::c_ulong) };

@@ -180,9 +180,11 @@ impl Vmm for FakeVmm {
             .unwrap()
             .insert(spec.vm_id.clone(), devices);
         std::fs::write(&spec.log, "vmm started\n").unwrap();
-        let id = spawn_detached(&mut command, &spec.log).map_err(|source| VmmError::Start {
-            program: program.into(),
-            source,
+        let id = spawn_detached(&mut command, &spec.log, &spec.group).map_err(|source| {
+            VmmError::Start {
+                program: program.into(),
+                source,
+            }
         })?;
         self.started.lock().unwrap().push(id);
         Ok(id)

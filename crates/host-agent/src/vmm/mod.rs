@@ -22,8 +22,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
+use crate::cgroup::Group;
 use crate::gpu::pci::PciAddress;
 use crate::guest::Transport;
+use crate::net::Index;
 use crate::net::plan::MacAddr;
 use crate::snapshot::Files;
 pub use process::{Process, ProcessId};
@@ -51,8 +53,12 @@ pub struct MachineSpec {
     pub huge_pages: bool,
     /// Devices of the host that become the guest's.
     pub devices: Vec<HostDevice>,
+    /// Its number on the host.
+    pub number: Index,
     /// Where its sockets are.
     pub sockets: Sockets,
+    /// The control group that it runs in; one without directories is none.
+    pub group: Group,
 }
 
 /// A device of the host that is given to a guest.
@@ -120,6 +126,16 @@ pub trait Vmm: Debug + Send + Sync {
     /// An argument that the process of these sockets has and no other process.
     fn mark(&self, sockets: &Sockets) -> OsString {
         sockets.api.clone().into_os_string()
+    }
+
+    /// A directory of the driver's that goes with the VM, if there is one.
+    fn home(&self, _vm_id: &str) -> Option<PathBuf> {
+        None
+    }
+
+    /// The user, not root, that a VM of this number runs as.
+    fn user(&self, _number: Index) -> Option<u32> {
+        None
     }
 
     /// The way to the guest.
@@ -212,6 +228,17 @@ pub enum VmmError {
         socket: PathBuf,
         /// The bound.
         seconds: u64,
+    },
+    /// Its jail cannot be made ready.
+    #[error("cannot {verb} {} in the VMM's jail", .file.display())]
+    Jail {
+        /// What was tried.
+        verb: &'static str,
+        /// With which file.
+        file: PathBuf,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
     },
     /// It refused a call.
     #[error("the VMM refused {call} with status {status}: {fault}")]

@@ -20,6 +20,7 @@ use rustix::process::{
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
+use crate::cgroup::Group;
 use crate::sys;
 
 /// How long a killed process may take to be gone.
@@ -115,12 +116,12 @@ impl Process {
     }
 }
 
-/// Starts `command` in a session of its own, detached from the agent: no input, output appended to
-/// `log`, no secrets in its environment.
+/// Starts `command` in a session of its own, detached from the agent and in its control group: no
+/// input, output appended to `log`, no secrets in its environment.
 ///
 /// # Errors
-/// The log cannot be opened or the program not started.
-pub fn spawn_detached(command: &mut Command, log: &Path) -> io::Result<ProcessId> {
+/// The log cannot be opened, the group not joined or the program not started.
+pub fn spawn_detached(command: &mut Command, log: &Path, group: &Group) -> io::Result<ProcessId> {
     // Append mode: the log is cut to size by others while it is being written.
     let out = OpenOptions::new()
         .create(true)
@@ -139,7 +140,7 @@ pub fn spawn_detached(command: &mut Command, log: &Path) -> io::Result<ProcessId
         .stdin(Stdio::null())
         .stderr(out.try_clone()?)
         .stdout(out);
-    let child = sys::in_own_session(command).spawn()?;
+    let child = sys::in_own_session(command, group.entrances()?).spawn()?;
     let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
     // It cannot have been reaped yet, so its entry in /proc is there even if it has ended.
     let start = start_time(pid).ok_or_else(|| io::Error::other("no start time in /proc"))?;
@@ -189,6 +190,17 @@ pub fn with_argument(argument: &OsStr) -> Vec<ProcessId> {
         }
     }
     found
+}
+
+/// The processes of a session, its leader first.
+#[must_use]
+pub fn of_session(leader: i32) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let belongs = |pid: &i32| *pid != leader && stat_field(*pid, 6) == u64::try_from(leader).ok();
+    std::iter::once(leader)
+        .chain(pids.filter(belongs))
+        .collect()
 }
 
 /// The last lines of a log on one line, without control characters: it holds what a guest printed.
@@ -254,7 +266,7 @@ mod tests {
         command
             .args(["-c", "echo started; sleep 600 & wait"])
             .arg(marker);
-        spawn_detached(&mut command, log).unwrap()
+        spawn_detached(&mut command, log, &Group::default()).unwrap()
     }
 
     #[tokio::test]
@@ -287,7 +299,7 @@ mod tests {
         let log = dir.path().join("log");
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two >&2; exit 3"]);
-        let id = spawn_detached(&mut command, &log).unwrap();
+        let id = spawn_detached(&mut command, &log, &Group::default()).unwrap();
         if let Some(process) = Process::find(id).unwrap() {
             process.ended().await;
         }

@@ -14,10 +14,10 @@ use fuse_wire_guest::READY_PORT;
 use fuse_wire_guest::vsock::listener_path;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
-use tokio::net::UnixStream;
 
 use super::process::{Process, log_tail};
 use super::{MachineSpec, Sockets, VmmError};
+use crate::unix_socket;
 
 /// Longest control socket path before the id is shortened.
 const LONG: usize = 100;
@@ -85,11 +85,11 @@ pub fn longest_path(dir: &Path) -> usize {
 }
 
 /// Makes the directory, for this user alone, and checks that it is usable. `prefix` is that of the
-/// program's variables.
+/// program's variables. Returns its name without links: sockets are opened without following any.
 ///
 /// # Errors
 /// It is too long, not ours alone, or cannot be made.
-pub fn prepare_dir(dir: &Path, prefix: &'static str) -> Result<(), SocketDirError> {
+pub fn prepare_dir(dir: &Path, prefix: &'static str) -> Result<PathBuf, SocketDirError> {
     let length = longest_path(dir);
     if length > SUN_PATH_MAX {
         return Err(SocketDirError::TooLong {
@@ -119,7 +119,7 @@ pub fn prepare_dir(dir: &Path, prefix: &'static str) -> Result<(), SocketDirErro
             prefix,
         });
     }
-    Ok(())
+    fs::canonicalize(dir).map_err(io)
 }
 
 /// Returns when the program of `spec` serves its control socket.
@@ -139,7 +139,7 @@ pub(super) async fn wait_open(spec: &MachineSpec, process: &Process) -> Result<(
 /// until it listens. So it is looked at, soon and then less often.
 async fn until_open(socket: &Path) {
     let mut looks = 0;
-    while UnixStream::connect(socket).await.is_err() {
+    while unix_socket::connect(socket).await.is_err() {
         looks += 1;
         tokio::time::sleep(if looks < EAGER_LOOKS { LOOK.0 } else { LOOK.1 }).await;
     }

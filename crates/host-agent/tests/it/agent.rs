@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use fuse_host_agent::cgroup::Cgroups;
 use fuse_host_agent::config::{Backend, FIRECRACKER, QEMU};
 use fuse_wire_host::{
     AgentToken, AgentUrl, CreateVmRequest, ExecRequest, ExecResponse, HostClient, HostTransport,
@@ -208,6 +209,7 @@ impl Agent {
                 .iter()
                 .map(|(pid, line)| format!("{pid} {line}")),
         );
+        found.extend(self.cgroups().known());
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let dir = self.dir.path().display().to_string();
         found.extend(
@@ -217,6 +219,15 @@ impl Agent {
                 .map(str::to_owned),
         );
         found
+    }
+
+    /// The control groups of this agent's VMs.
+    pub(crate) fn cgroups(&self) -> Cgroups {
+        Cgroups::open(
+            self.program.backend.app_name,
+            &self.dir.path().join("agent-state"),
+        )
+        .unwrap()
     }
 
     /// Processes of this agent's VMs: those that name its directory, or its image and a VM of it.
@@ -250,5 +261,10 @@ impl Drop for Agent {
                 nix::sys::signal::Signal::SIGKILL,
             );
         }
+        let groups = self.cgroups();
+        for id in groups.known() {
+            groups.group(&id).remove().unwrap();
+        }
+        groups.leave();
     }
 }

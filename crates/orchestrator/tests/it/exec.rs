@@ -172,7 +172,7 @@ async fn a_guest_that_dies_is_told_from_a_connection_that_breaks() {
 async fn frames_that_cannot_be_end_the_stream_and_nothing_else() {
     let mut stage = Stage::set().await;
     // Four gigabytes to come; an exit status that is none, and then the end.
-    let bogus: [&[u8]; 2] = [b"\x01\0\0\0\xff\xff\xff\xff", b"\x04\0\0\0\0\0\0\x03[1]"];
+    let bogus: [&[u8]; 2] = [b"\x01\0\0\0\xff\xff\xff\xff", b"\x04\0\0\0\0\0\0\x02{}"];
     for bytes in bogus {
         let (mut sse, guest) = stage.stream(&json!({"cmd": ["x"]})).await;
         let mut guest = guest.into_inner();

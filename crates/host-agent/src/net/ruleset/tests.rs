@@ -151,8 +151,8 @@ fn devices_are_made_anew_and_removed_once() {
         let links = Links::open().unwrap();
         links.enable_forwarding().await.unwrap();
         let slot = binding(7, &[]).slot;
-        links.create(&slot).await.unwrap();
-        links.create(&slot).await.unwrap();
+        links.create(&slot, None).await.unwrap();
+        links.create(&slot, None).await.unwrap();
         assert!(run("ip", &["-4", "addr", "show", "fcv7"]).contains("10.200.7.1/30"));
         let setting =
             |name: &str| std::fs::read_to_string(format!("/proc/sys/net/{name}")).unwrap();

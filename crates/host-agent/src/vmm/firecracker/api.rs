@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::unix_socket;
+use crate::vmm::VmmError;
 use bytes::Bytes;
 use http::Method;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::UnixStream;
-
-use crate::vmm::VmmError;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -20,6 +19,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Most bytes of an answer that are read.
 const MAX_ANSWER: usize = 64 * 1024;
+
 /// `PUT path`.
 pub(super) async fn put(socket: &Path, path: &'static str, body: &Value) -> Result<(), VmmError> {
     call(Method::PUT, socket, path, body, CALL_LIMIT).await
@@ -87,7 +87,7 @@ async fn exchange(
     path: &str,
     body: &Value,
 ) -> Result<(u16, Bytes), BoxError> {
-    let stream = UnixStream::connect(socket).await?;
+    let stream = unix_socket::connect(socket).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let request = http::Request::builder()

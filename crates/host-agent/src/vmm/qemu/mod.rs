@@ -120,7 +120,7 @@ impl Vmm for Qemu {
         let line = command_line(spec, &self.options, format);
         let mut command = Command::new(&self.program);
         command.args(line.into_arguments());
-        let id = spawn_detached(&mut command, &spec.log).map_err(failed)?;
+        let id = spawn_detached(&mut command, &spec.log, &spec.group).map_err(failed)?;
         if !spec.devices.is_empty() {
             // A device reads and writes the guest's memory behind the kernel's back, so all of it
             // stays where it is. Its end would tell if this did not succeed.

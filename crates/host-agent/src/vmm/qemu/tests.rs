@@ -4,6 +4,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixListener;
 
 use super::*;
+use crate::cgroup::Group;
 use crate::net::plan::MacAddr;
 use crate::vmm::{BootSource, Nic};
 
@@ -26,7 +27,9 @@ fn spec(dir: &Path) -> MachineSpec {
         log: dir.join("qemu.log"),
         huge_pages: false,
         devices: Vec::new(),
+        number: 1,
         sockets: sockets::of(dir, "vm-1"),
+        group: Group::default(),
     }
 }
 
@@ -108,7 +111,7 @@ fn an_emulated_guest_without_any() {
     };
     let line = command_line(&spec, &options, Format::Raw).to_text();
     for part in [
-        "\n-accel tcg\n-cpu max,smap=off\n",
+        "\n-accel tcg,tb-size=256\n-cpu max,smap=off\n",
         "\n-append console=ttyS0 fuse.vm=vm-1 norandmaps\n",
         "memory-backend=ram\n",
         r#""node-name":"disk0","filename":"/base, v2.qcow2""#,

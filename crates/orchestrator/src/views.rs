@@ -101,6 +101,7 @@ pub(crate) fn snapshot(record: model::Snapshot) -> wire::Snapshot {
         kind: record.kind.as_str().to_owned(),
         comment,
         name,
+        metadata: record.metadata,
         layer_key: record.layer_key,
         arch: record.arch,
         digest: record.digest,

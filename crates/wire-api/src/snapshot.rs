@@ -97,6 +97,9 @@ pub struct Snapshot {
     /// From the metadata.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
+    /// What was given along when it was taken, comment and name included.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
     /// Key of the build layer that it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub layer_key: String,

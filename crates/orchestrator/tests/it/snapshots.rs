@@ -54,6 +54,7 @@ async fn a_snapshot_is_recorded_as_asked_for() {
         "parent_snapshot_id",
         "comment",
         "name",
+        "metadata",
         "retention_until",
         "exports",
     ] {
@@ -75,6 +76,7 @@ async fn a_snapshot_is_recorded_as_asked_for() {
         ),
         (&json!("c"), &json!("n"), &json!("live"), &json!("mine"))
     );
+    assert_eq!(second["metadata"], json!({"comment": "c", "name": "n"}));
     assert_eq!(second["exports"][0]["status"], "pending");
     assert!(second["retention_until"].is_string());
     // A layer belongs to whoever builds it, here the master.

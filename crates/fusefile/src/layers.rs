@@ -5,6 +5,8 @@
 //! architecture. Changing what is hashed needs another domain string. Pure but for the inputs, which are read
 //! through the tree that is handed in.
 
+mod miss;
+
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -13,6 +15,7 @@ use crate::compile::{Compiled, FileEntry, StepPlan};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::fs::Tree;
 use crate::inputs;
+pub use miss::{Miss, Recipe};
 
 /// First line of what a key hashes.
 const DOMAIN: &str = "fusefile-layer/v2";
@@ -28,6 +31,9 @@ pub struct Plan {
     pub cache_enabled: bool,
     /// One for each step, in order. Cacheable ones come first.
     pub steps: Vec<PlanStep>,
+    /// The workspace that is part of every key.
+    #[serde(skip)]
+    pub workspace: String,
 }
 
 /// One step of the plan.
@@ -56,6 +62,9 @@ pub struct PlanStep {
     /// What there is instead of its layer; only in live runs.
     #[serde(skip)]
     pub near: Vec<String>,
+    /// Why it has no layer, while its status says so; only in live runs.
+    #[serde(skip)]
+    pub miss: Miss,
 }
 
 /// Verdict of the cache on a step.
@@ -113,6 +122,7 @@ impl Plan {
                 status,
                 reason,
                 near: Vec::new(),
+                miss: Miss::default(),
             });
         }
         Ok(Self {
@@ -120,6 +130,7 @@ impl Plan {
             arch: String::new(),
             cache_enabled,
             steps,
+            workspace: compiled.script.workspace.clone(),
         })
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use fuse_client::Client;
-use fuse_fusefile::layers::Plan;
+use fuse_fusefile::layers::{Plan, Recipe};
 use fuse_fusefile::{Compiled, Start};
 use fuse_wire_api::{CreateEnvironment, CreateSnapshot, ExecRequest, Snapshot, Spec};
 
@@ -26,7 +26,7 @@ use crate::wait::{self, View};
 /// Bound of each call that runs steps (milliseconds).
 const STEP_LIMIT_MS: i64 = 600_000;
 /// What a build snapshot says of itself.
-const MODE: &str = "build";
+pub(crate) const MODE: &str = "build";
 
 /// Why there is no artifact.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,8 @@ struct Build<'a> {
     plan: Plan,
     layer: Option<Layer>,
     name: String,
+    /// What the layers are of, whatever the artifact is called.
+    history: String,
 }
 
 /// Builds and prints the id.
@@ -114,7 +116,8 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
         .plan(compiled, args.no_cache)
         .map_err(up::Error::from)?;
     let client = app.client()?;
-    let layer = cache::lookup(app, &client, compiled, &mut plan).await;
+    let history = loaded.task_id("").id;
+    let layer = cache::lookup(app, &client, compiled, &mut plan, &history).await;
     let mut build = Build {
         app,
         client,
@@ -122,6 +125,7 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
         plan,
         layer,
         name: loaded.task_id(&args.name).id,
+        history,
     };
     let body = build.body(values.clone(), &copied)?;
     let built = build.run(&loaded, &body, args.keep).await;
@@ -135,6 +139,7 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
     app.io.warn(&format!(
         "layer {snapshot} cannot be used: {why}; building from the start"
     ));
+    cache::lose(&mut build.plan, layer, why);
     build.layer = None;
     let body = build.body(values, &copied)?;
     build.run(&loaded, &body, args.keep).await
@@ -278,6 +283,9 @@ impl Build<'_> {
                 mode: MODE.to_owned(),
                 layer_key: key.clone(),
                 comment: format!("layer {} of {}", index + 1, self.name),
+                metadata: Recipe::of(&self.plan, index, &self.history)
+                    .map(|recipe| recipe.metadata())
+                    .unwrap_or_default(),
                 ..CreateSnapshot::default()
             };
             self.client.create_snapshot(id, &layer).await?;
@@ -314,10 +322,12 @@ impl Build<'_> {
         // Which of several steps failed, the shell does not say.
         if done.exit_code == 0 || alone {
             let last = range.end.saturating_sub(1);
+            let misses = cache::misses(&self.plan);
             for index in range {
                 let mut event = cache::step_event(index, self.plan.steps.len());
-                event.miss_reason = cache::miss_reason(&self.plan, index).to_owned();
-                event.miss_detail = cache::near_misses(&self.plan, index);
+                if let Some(note) = misses.get(index) {
+                    note.complete(&mut event);
+                }
                 event.exit_code = done.exit_code;
                 // What ran in one call has one time, which belongs to its end.
                 if index == last {

@@ -2,13 +2,14 @@
 
 use fuse_client::Client;
 use fuse_fusefile::Compiled;
-use fuse_fusefile::layers::{Plan, Status};
-use fuse_wire_api::{Event, KIND_STEP, PageQuery};
+use fuse_fusefile::layers::{Miss, Plan, PlanStep, Recipe, Status};
+use fuse_wire_api::{Event, KIND_STEP, ListSnapshots, MAX_PAGE, PageQuery};
 use jiff::Timestamp;
 
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::render;
+use crate::render::steps::MissNote;
 use crate::wait;
 
 /// Architecture of hosts that do not say theirs.
@@ -44,12 +45,14 @@ enum Unusable {
 }
 
 /// Looks from the last cacheable step to the first and stops at the first hit; marks it, and what is
-/// below it, in the plan. The cache never makes anything fail: what is in its way is a warning.
+/// below it, in the plan, and what the layers of `name` tell about the misses above it. The cache never
+/// makes anything fail: what is in its way is a warning.
 pub(crate) async fn lookup(
     app: &App,
     client: &Client,
     compiled: &Compiled,
     plan: &mut Plan,
+    name: &str,
 ) -> Option<Layer> {
     if !plan.steps.iter().any(|step| step.cacheable) {
         return None;
@@ -60,6 +63,7 @@ pub(crate) async fn lookup(
             for step in plan.steps.iter_mut().take(held) {
                 step.status = Status::Hit;
             }
+            explain(client, plan, name).await;
             layer
         }
         Err(reason) => {
@@ -89,6 +93,50 @@ async fn deepest(
         }
     }
     Ok(None)
+}
+
+/// Finds out why the steps without a layer have none. Only the newest layers are looked at, and without
+/// them the answer is that there is none: it is not worth more than one call.
+async fn explain(client: &Client, plan: &mut Plan, name: &str) {
+    let misses = |plan: &Plan, index: usize| {
+        let step = &plan.steps[index];
+        step.cacheable && step.status == Status::Miss && step.near.is_empty()
+    };
+    if !(0..plan.steps.len()).any(|index| misses(plan, index)) {
+        return;
+    }
+    let query = ListSnapshots {
+        mode: super::build::MODE.to_owned(),
+        state: "ready".to_owned(),
+        arch: plan.arch.clone(),
+        limit: Some(MAX_PAGE.to_string()),
+        ..ListSnapshots::default()
+    };
+    let Ok(list) = client.snapshots(&query).await else {
+        return;
+    };
+    let kept: Vec<_> = list
+        .snapshots
+        .iter()
+        .filter_map(|snapshot| Recipe::from_metadata(&snapshot.metadata))
+        .collect();
+    for index in 0..plan.steps.len() {
+        if misses(plan, index)
+            && let Some(recipe) = Recipe::of(plan, index, name)
+        {
+            plan.steps[index].miss = recipe.miss(&kept);
+        }
+    }
+}
+
+/// Notes that a layer cannot be used after all, so that its steps have to be built.
+pub(crate) fn lose(plan: &mut Plan, layer: &Layer, why: &str) {
+    let why = why.lines().next().unwrap_or_default();
+    for step in plan.steps.iter_mut().take(layer.steps) {
+        step.status = Status::Miss;
+        step.miss = Miss::NotOnHost;
+        step.near = vec![why.to_owned()];
+    }
 }
 
 /// The architecture that the environment will have: that of the pinned host, of the active host, or the
@@ -157,18 +205,16 @@ pub(crate) fn lost_layer(failure: &CliError) -> Option<&str> {
     is_about_it.then_some(cause)
 }
 
-/// What there is instead of a step's layer.
-pub(crate) fn near_misses(plan: &Plan, index: usize) -> Vec<String> {
-    let step = plan.steps.get(index);
-    step.map(|step| step.near.clone()).unwrap_or_default()
-}
-
-/// Why a step has to be built: its plan tells, as far as keys can.
-pub(crate) fn miss_reason(plan: &Plan, index: usize) -> &'static str {
-    match plan.steps.get(index) {
-        Some(step) if step.cacheable && plan.arch.is_empty() => "unsupported",
-        Some(step) if step.cacheable => "no-entry",
-        _ if plan.cache_enabled => "uncacheable",
-        _ => "disabled",
-    }
+/// Why each step of a plan has to be built, should it come to that.
+pub(crate) fn misses(plan: &Plan) -> Vec<MissNote> {
+    let note = |step: &PlanStep| MissNote {
+        reason: match step {
+            _ if !plan.cache_enabled => "disabled",
+            step if !step.cacheable => "uncacheable",
+            _ if plan.arch.is_empty() => "unsupported",
+            step => step.miss.as_str(),
+        },
+        detail: step.near.clone(),
+    };
+    plan.steps.iter().map(note).collect()
 }

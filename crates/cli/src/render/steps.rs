@@ -12,6 +12,25 @@ const LABEL_WIDTH: usize = 48;
 /// Left margin of the notes below a step.
 const NOTE_MARGIN: &str = "         ";
 
+/// Why a step was not in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MissNote {
+    /// The stable word.
+    pub(crate) reason: &'static str,
+    /// What there is instead.
+    pub(crate) detail: Vec<String>,
+}
+
+impl MissNote {
+    /// Adds it to the step's event. What the server says itself stays.
+    pub(crate) fn complete(&self, step: &mut Event) {
+        if !step.cached && step.miss_reason.is_empty() {
+            self.reason.clone_into(&mut step.miss_reason);
+            step.miss_detail.clone_from(&self.detail);
+        }
+    }
+}
+
 /// The steps seen so far, and the names they have in the Fusefile.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {

@@ -164,7 +164,12 @@ pub(crate) async fn follow(
             () = signals.any() => break End::Interrupted,
         };
         let event = match next {
-            Ok(Some(event)) => event,
+            Ok(Some(mut event)) => {
+                if event.event == KIND_STEP {
+                    view.complete(&mut event);
+                }
+                event
+            }
             Ok(None) => break End::Ended(last),
             Err(error) => {
                 view.failed(&error.to_string());

@@ -9,7 +9,7 @@ use super::keys::Keys;
 use crate::error::Error as CliError;
 use crate::io::Io;
 use crate::render::event;
-use crate::render::steps::Steps;
+use crate::render::steps::{MissNote, Steps};
 use crate::render::table::terminal_columns;
 
 /// Where state and step lines go.
@@ -33,6 +33,8 @@ pub(crate) struct View {
     io: Io,
     mode: Mode,
     steps: Steps,
+    /// What the client knows of the cache and the server does not.
+    misses: Vec<MissNote>,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,7 @@ impl View {
             io,
             mode,
             steps: Steps::default(),
+            misses: Vec::new(),
         }
     }
 
@@ -76,6 +79,20 @@ impl View {
             io,
             mode,
             steps: Steps::new(commands),
+            misses: Vec::new(),
+        }
+    }
+
+    /// From here on steps are shown with why they were not in the cache, one note for each.
+    pub(crate) fn expect_misses(&mut self, misses: Vec<MissNote>) {
+        self.misses = misses;
+    }
+
+    /// Adds what is known of a step here.
+    pub(crate) fn complete(&self, step: &mut Event) {
+        let index = (step.index as usize).checked_sub(1);
+        if let Some(note) = index.and_then(|index| self.misses.get(index)) {
+            note.complete(step);
         }
     }
 
@@ -90,6 +107,7 @@ impl View {
             io,
             mode: Mode::Quiet,
             steps: Steps::default(),
+            misses: Vec::new(),
         }
     }
 

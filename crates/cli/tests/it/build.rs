@@ -1,11 +1,11 @@
 //! `build`, and `up` from the layer cache.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json as value;
 
-use crate::fake::{Fake, empty, environment, error, events, host, json};
+use crate::fake::{Fake, empty, environment, error, events, host, json, records};
 use crate::fuse::User;
 
 const FUSEFILE: &str = "\
@@ -16,10 +16,14 @@ build: [one, two, {run: three, cache: false}, four]
 run: ./serve
 ";
 
+/// Layers that a fake keeps: metadata by key.
+type Layers = Arc<Mutex<BTreeMap<String, serde_json::Value>>>;
+
 /// An orchestrator that keeps layers; `fails` is a script that ends with status 3.
-fn server(fails: &'static str) -> (Fake, Arc<Mutex<BTreeSet<String>>>) {
-    let layers: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+fn server(fails: &'static str) -> (Fake, Layers) {
+    let layers = Layers::default();
     let kept = Arc::clone(&layers);
+    let script = Mutex::new(0..0);
     let fake = Fake::start(move |seen| {
         let body: serde_json::Value = serde_json::from_str(&seen.body).unwrap_or_default();
         let (method, path) = seen.line.split_once(' ').unwrap();
@@ -39,8 +43,32 @@ fn server(fails: &'static str) -> (Fake, Arc<Mutex<BTreeSet<String>>>) {
                 };
                 Some(json(200, &answer.to_string()))
             }
-            ("POST", "/v1/environments") => Some(json(202, &environment("provisioning"))),
-            ("GET", "/v1/environments/fuse-a/events") => Some(events(&[("running", "")])),
+            ("GET", "/v1/snapshots") => {
+                assert!(path.contains("state=ready&mode=build&arch=amd64"), "{path}");
+                let kept = kept.lock().unwrap();
+                let list: Vec<_> = kept
+                    .iter()
+                    .map(|(key, metadata)| {
+                        value!({"id": "snap-1", "vm_id": "b", "kind": "disk", "layer_key": key,
+                            "created_at": "2026-01-15T10:00:00Z", "updated_at": "2026-01-15T10:00:00Z",
+                            "metadata": metadata})
+                    })
+                    .collect();
+                Some(json(200, &value!({"snapshots": list}).to_string()))
+            }
+            ("POST", "/v1/environments") => {
+                let number = |field: &str| body["startup_steps"][field].as_u64().unwrap_or(0);
+                *script.lock().unwrap() = number("first")..number("total") + 1;
+                Some(json(202, &environment("provisioning")))
+            }
+            ("GET", "/v1/environments/fuse-a/events") => {
+                let steps = script.lock().unwrap().clone().filter(|index| *index > 0);
+                let step =
+                    |index| value!({"event": "step", "state": "", "index": index, "total": 4});
+                let mut all: Vec<_> = steps.map(step).collect();
+                all.push(value!({"state": "running"}));
+                Some(records(&all))
+            }
             ("GET", "/v1/environments/fuse-a") => Some(json(200, &environment("running"))),
             ("POST", "/v1/environments/fuse-a") => {
                 let script = body["cmd"][2].as_str().unwrap();
@@ -54,7 +82,8 @@ fn server(fails: &'static str) -> (Fake, Arc<Mutex<BTreeSet<String>>>) {
             }
             ("POST", "/v1/environments/fuse-a/snapshots") => {
                 if let Some(key) = body["layer_key"].as_str() {
-                    kept.lock().unwrap().insert(key.to_owned());
+                    let metadata = body["metadata"].clone();
+                    kept.lock().unwrap().insert(key.to_owned(), metadata);
                 }
                 let snapshot = value!({"id": "snap-9", "vm_id": "fuse-a", "kind": "disk", "state": "ready",
                     "created_at": "2026-01-15T10:00:00Z", "updated_at": "2026-01-15T10:00:00Z"});
@@ -70,8 +99,8 @@ fn server(fails: &'static str) -> (Fake, Arc<Mutex<BTreeSet<String>>>) {
     (fake, layers)
 }
 
-fn layers_has(layers: &Mutex<BTreeSet<String>>, key: &str) -> bool {
-    layers.lock().unwrap().contains(key)
+fn layers_has(layers: &Layers, key: &str) -> bool {
+    layers.lock().unwrap().contains_key(key)
 }
 
 fn bodies(server: &Fake, line: &str) -> Vec<serde_json::Value> {
@@ -313,6 +342,15 @@ fn losing(cause: &'static str) -> Fake {
                 Some(events(if is_lost { &failed } else { &[("running", "")] }))
             }
             ("GET", "/v1/environments/fuse-a") => Some(json(200, &environment("running"))),
+            ("POST", "/v1/environments/fuse-a") => {
+                Some(json(200, r#"{"exit_code":0,"stdout":"","stderr":""}"#))
+            }
+            ("POST", "/v1/environments/fuse-a/snapshots") => {
+                let snapshot = value!({"id": "snap-9", "vm_id": "fuse-a", "kind": "disk",
+                    "created_at": "2026-01-15T10:00:00Z", "updated_at": "2026-01-15T10:00:00Z"});
+                Some(json(201, &snapshot.to_string()))
+            }
+            ("DELETE", "/v1/environments/fuse-a") => Some(empty()),
             ("GET", path) if path.starts_with("/v1/tasks/") => {
                 Some(error(404, "not_found", "task not found"))
             }
@@ -358,4 +396,52 @@ fn a_miss_tells_what_there_is_instead() {
     user.run(&["build"])
         .ok()
         .says("miss: no-entry (there is one for arm64, not for amd64)");
+}
+
+#[test]
+fn a_miss_tells_what_changed_since_the_last_build() {
+    let (server, layers) = server("");
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    // The name of the artifact is not the history's.
+    user.run(&["build", "--name", "first"]).ok();
+    for metadata in layers.lock().unwrap().values() {
+        assert_eq!(metadata["layer_of"], "a");
+    }
+    // A changed step, told by `up`, whose steps are the server's.
+    user.write("Fusefile", &FUSEFILE.replace("one", "uno"));
+    let run = user.run(&["up"]).ok();
+    let notes: Vec<_> = run.stdout.lines().filter(|l| l.contains("miss:")).collect();
+    assert_eq!(
+        notes,
+        [
+            "         miss: step-changed",
+            "         miss: parent-changed",
+            "         miss: uncacheable",
+            "         miss: uncacheable"
+        ]
+    );
+    // Another base, told by `build` and in the events of `-o json`.
+    user.write("Fusefile", &format!("{FUSEFILE}image: other\n"));
+    let run = user.run(&["up", "-o", "json"]).ok();
+    assert!(
+        run.stderr.contains(r#""miss_reason":"base-changed""#),
+        "{}",
+        run.stderr
+    );
+    let run = user.run(&["build"]).ok();
+    assert_eq!(run.stderr.matches("miss: base-changed").count(), 2);
+    // Without a cache nothing is missed.
+    let run = user.run(&["up", "--no-cache"]).ok();
+    assert!(!run.stdout.contains("miss:"), "{}", run.stdout);
+}
+
+#[test]
+fn layers_that_are_lost_are_misses() {
+    let server = losing("artifact transfer failed: host h2 cannot fetch it from host h1");
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", FUSEFILE);
+    let run = user.run(&["build"]).ok();
+    let note = "miss: not-on-host (artifact transfer failed: host h2 cannot fetch it from host h1)";
+    assert_eq!(run.stderr.matches(note).count(), 2, "{}", run.stderr);
 }

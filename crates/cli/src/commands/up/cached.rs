@@ -11,6 +11,7 @@ use crate::error::Error as CliError;
 use crate::render;
 
 /// What the layer cache has of a Fusefile.
+#[derive(Clone)]
 pub(super) struct Cached {
     /// With its hits marked.
     pub(super) plan: Plan,
@@ -24,8 +25,9 @@ impl Cached {
         client: &Client,
         compiled: &Compiled,
         mut plan: Plan,
+        name: &str,
     ) -> Self {
-        let layer = cache::lookup(app, client, compiled, &mut plan).await;
+        let layer = cache::lookup(app, client, compiled, &mut plan, name).await;
         Self { plan, layer }
     }
 
@@ -66,13 +68,18 @@ impl Cached {
         }
     }
 
-    /// Whether a create that used `layer` failed for want of it; then that is said.
-    pub(super) fn is_lost(app: &App, layer: Option<&Layer>, failure: &CliError) -> bool {
-        let (Some(layer), Some(why)) = (layer, cache::lost_layer(failure)) else {
-            return false;
-        };
+    /// What there is without `layer`, when a create that used it failed for want of it; that is said.
+    pub(super) fn without(
+        &self,
+        app: &App,
+        layer: Option<&Layer>,
+        failure: &CliError,
+    ) -> Option<Self> {
+        let (layer, why) = (layer?, cache::lost_layer(failure)?);
         Self::give_up(app, layer, why);
-        true
+        let mut plan = self.plan.clone();
+        cache::lose(&mut plan, layer, why);
+        Some(Self { plan, layer: None })
     }
 
     fn give_up(app: &App, layer: &Layer, why: &str) {

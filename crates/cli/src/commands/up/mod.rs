@@ -136,7 +136,7 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
         return dry_run(app, compiled, &request);
     }
     let client = app.client()?;
-    let cached = Cached::find(app, &client, compiled, plan).await;
+    let cached = Cached::find(app, &client, compiled, plan, &loaded.task_id("").id).await;
     let body = |start: &Start<'_>| {
         let request = compiled.request(&task.id, start, &copied);
         let mut body = body(&request, values.clone(), &args.gateway)?;
@@ -262,8 +262,15 @@ async fn create(
     let created = what.cached.create(app, client, what.seeded, what.cold);
     let (created, layer) = created.await?;
     match attend(app, client, what, (created, layer), no_wait).await {
-        Err(failure) if Cached::is_lost(app, layer, &failure) => {
+        Err(failure) => {
+            let Some(cached) = what.cached.without(app, layer, &failure) else {
+                return Err(failure);
+            };
             let created = client.create_in_background(what.cold).await?;
+            let what = What {
+                cached: &cached,
+                ..what
+            };
             attend(app, client, what, (created, None), no_wait).await
         }
         attended => attended,
@@ -293,8 +300,13 @@ async fn attend(
         app.io.note(&format!("placed on host {host}"));
     }
     let mut view = View::of_result(app.io, &id, host, &what.loaded.commands());
-    for step in cache::cached_steps(&what.cached.plan, layer) {
+    let plan = &what.cached.plan;
+    for step in cache::cached_steps(plan, layer) {
         view.step(step)?;
+    }
+    // Without a cache there is nothing to miss.
+    if plan.cache_enabled {
+        view.expect_misses(cache::misses(plan));
     }
     match wait::until_running(client, &id, &body.task_id, &mut view).await {
         Ok(()) => Ok(id),

@@ -2,6 +2,7 @@
 //! state: the same input always gives the same answer, so every choice that the
 //! control plane makes can be tested without a fleet.
 
+mod ages;
 mod cache;
 mod evict;
 mod explain;
@@ -10,6 +11,7 @@ mod limits;
 mod placement;
 mod reconcile;
 
+pub use ages::{Age, Ages};
 pub use cache::{CacheLimits, Cached, Unused, grace, unused};
 pub use evict::{Eviction, evictions};
 pub use explain::{Explained, Verdict, explain};

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, State};
-use jiff::Timestamp;
+
+use crate::ages::Age;
 
 /// Cycles in a row over a limit after which an environment is destroyed.
 const STRIKES: u32 = 2;
@@ -60,16 +61,16 @@ impl Overrun {
 }
 
 impl Limits {
-    /// The first limit that an environment is over at `now`. One that drains is nobody's
+    /// The first limit that an environment of this age is over. One that drains is nobody's
     /// to use, so that it is never idle.
     #[must_use]
-    pub fn overrun(&self, environment: &Environment, now: Timestamp) -> Option<Overrun> {
+    pub fn overrun(&self, environment: &Environment, age: Age) -> Option<Overrun> {
         let is_running = environment.state == State::Running;
         let drains = self.runtime_covers_draining && environment.state == State::Draining;
         if !is_running && !drains {
             return None;
         }
-        let age = since(environment.created_at, now);
+        let Age { life: age, idle } = age;
         let ceiling = own_or(environment.spec.max_runtime_seconds, self.runtime);
         if environment.task_id.is_some() && age > ceiling {
             return Some(Overrun::Runtime { age, ceiling });
@@ -77,14 +78,9 @@ impl Limits {
         if !is_running {
             return None;
         }
-        let idle = since(environment.activity_at, now);
         let limit = own_or(environment.spec.idle_timeout_seconds, self.idle);
         (!limit.is_zero() && idle > limit).then_some(Overrun::Idle { idle, limit })
     }
-}
-
-fn since(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
 /// Zero means that the environment names no limit.
@@ -133,16 +129,17 @@ impl Strikes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use fuse_model::{EnvironmentSpec, Probe, TaskId, Version};
+    use jiff::Timestamp;
 
     use super::*;
 
-    fn at(seconds: i64) -> Timestamp {
+    pub(crate) fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
     }
 
-    fn running(max_runtime_seconds: i64, idle_timeout_seconds: i64) -> Environment {
+    pub(crate) fn running(max_runtime_seconds: i64, idle_timeout_seconds: i64) -> Environment {
         Environment {
             id: EnvironmentId::new("a"),
             version: Version::FIRST,
@@ -175,23 +172,27 @@ mod tests {
         }
     }
 
+    fn over(limits: Limits, environment: &Environment, now: Timestamp) -> Option<Overrun> {
+        limits.overrun(environment, Age::by_clock(environment, now))
+    }
+
     #[test]
     fn own_limits_win_over_the_fleet() {
         let fleet = limits(100, 0);
-        assert_eq!(fleet.overrun(&running(0, 0), at(100)), None);
-        let stuck = fleet.overrun(&running(0, 0), at(101)).unwrap();
+        assert_eq!(over(fleet, &running(0, 0), at(100)), None);
+        let stuck = over(fleet, &running(0, 0), at(101)).unwrap();
         assert_eq!(
             stuck.text(),
             "task stuck: runtime 101s exceeded ceiling 100s with no state transitions"
         );
-        assert_eq!(fleet.overrun(&running(500, 0), at(101)), None);
-        assert!(fleet.overrun(&running(10, 0), at(11)).is_some());
-        let idle = fleet.overrun(&running(500, 60), at(111)).unwrap();
+        assert_eq!(over(fleet, &running(500, 0), at(101)), None);
+        assert!(over(fleet, &running(10, 0), at(11)).is_some());
+        let idle = over(fleet, &running(500, 60), at(111)).unwrap();
         assert_eq!(
             idle.text(),
             "environment idle: no exec or attach for 61s, exceeding idle timeout 60s"
         );
-        assert!(limits(1000, 70).overrun(&running(0, 0), at(121)).is_some());
+        assert!(over(limits(1000, 70), &running(0, 0), at(121)).is_some());
     }
 
     #[test]
@@ -200,26 +201,26 @@ mod tests {
             state: State::Draining,
             ..running(1, 60)
         };
-        assert_eq!(limits(1, 1).overrun(&draining, at(1_000)), None);
+        assert_eq!(over(limits(1, 1), &draining, at(1_000)), None);
         let covering = |runtime| Limits {
             runtime_covers_draining: true,
             ..limits(runtime, 1)
         };
         assert!(matches!(
-            covering(1).overrun(&draining, at(1_000)),
+            over(covering(1), &draining, at(1_000)),
             Some(Overrun::Runtime { .. })
         ));
         let without_ceiling = Environment {
             spec: EnvironmentSpec::default(),
             ..draining
         };
-        assert_eq!(covering(5_000).overrun(&without_ceiling, at(1_000)), None);
-        assert_eq!(limits(1, 1).overrun(&running(1, 60), at(-1_000)), None);
+        assert_eq!(over(covering(5_000), &without_ceiling, at(1_000)), None);
+        assert_eq!(over(limits(1, 1), &running(1, 60), at(-1_000)), None);
         let without_task = Environment {
             task_id: None,
             ..running(1, 0)
         };
-        assert_eq!(limits(1, 0).overrun(&without_task, at(1_000)), None);
+        assert_eq!(over(limits(1, 0), &without_task, at(1_000)), None);
     }
 
     #[test]

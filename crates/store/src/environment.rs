@@ -13,7 +13,7 @@ use fuse_model::{
     Environment, EnvironmentId, HostId, Operation, Redacted, ReplicaId, State, TaskId, Trigger,
     Version,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use sqlx::AssertSqlSafe;
 
 use crate::presence::is_alive;
@@ -201,7 +201,8 @@ impl Store {
         self.write(remove).await
     }
 
-    /// Sets the activity clock, unless it is already later.
+    /// Sets the activity clock, unless it is already later. One that is later by more than
+    /// replicas disagree was set by a clock that has been put back since, and follows it.
     ///
     /// # Errors
     /// The database fails.
@@ -342,6 +343,9 @@ fn list_sql(filter: &EnvironmentFilter, page: &Page<EnvironmentId>) -> (String, 
     (sql, values)
 }
 
+/// More than the clocks of replicas differ by, and than a write is late.
+const DISAGREEMENT: SignedDuration = SignedDuration::from_secs(30);
+
 struct Touch {
     id: EnvironmentId,
     at: Timestamp,
@@ -352,8 +356,10 @@ impl Write for Touch {
     const ENTITY: &'static str = "vm";
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
-        let sql = "UPDATE environments SET activity_at = $2 WHERE id = $1 AND activity_at < $2";
-        let values = binds![self.id.as_str(), self.at];
+        let sql = "UPDATE environments SET activity_at = $2 \
+             WHERE id = $1 AND (activity_at < $2 OR activity_at > $3)";
+        let impossible = self.at.checked_add(DISAGREEMENT).unwrap_or(self.at);
+        let values = binds![self.id.as_str(), self.at, impossible];
         tx.execute("note activity", sql, values).await?;
         Ok(Applied::Keep(()))
     }

@@ -91,12 +91,20 @@ impl Postgres {
         self.sql(url.rsplit('/').next().unwrap_or("postgres"), sql)
     }
 
-    /// Stops the server as a power failure would, and starts it again.
+    /// Stops the server as a power failure would; [`Postgres::run`] starts it again.
+    ///
+    /// # Errors
+    /// It does not stop.
+    pub fn crash(&self) -> Result<()> {
+        self.stop("immediate")
+    }
+
+    /// [`Postgres::crash`] and [`Postgres::run`].
     ///
     /// # Errors
     /// It does not come back.
     pub fn crash_and_restart(&self) -> Result<()> {
-        self.stop("immediate")?;
+        self.crash()?;
         self.run()
     }
 

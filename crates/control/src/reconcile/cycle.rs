@@ -12,6 +12,7 @@ use fuse_model::{Environment, EnvironmentId, Host, HostId, HostState, Probe, Sta
 use fuse_planner::{Listed, Listing, Plan, Tracked};
 use fuse_store::{EnvironmentFilter, Page, StoreError};
 use futures_util::{StreamExt as _, stream};
+use jiff::Timestamp;
 
 use super::State as Driver;
 use crate::{
@@ -40,6 +41,8 @@ pub(super) type Sites = BTreeMap<String, Site>;
 
 /// What a cycle looks at.
 pub(super) struct Picture {
+    /// When the table began to be read: what the clock said, and the moment itself.
+    pub(super) read_at: (Timestamp, Instant),
     pub(super) records: BTreeMap<EnvironmentId, Environment>,
     pub(super) tracked: Vec<Tracked>,
     pub(super) sites: Sites,
@@ -82,8 +85,10 @@ impl Control {
             || state.short_pause.is_none()
         {
             state.limits_at = Some(Instant::now());
-            self.enforce_limits(&mut state.stuck, &mut state.idle, picture.records.values())
-                .await;
+            let Driver {
+                stuck, idle, ages, ..
+            } = state;
+            self.enforce_limits(stuck, idle, ages, &picture).await;
         }
         self.evict(&picture);
         self.watch_probes(picture.records.values());
@@ -131,6 +136,7 @@ impl Control {
     }
 
     pub(super) async fn picture(&self) -> Result<Picture, StoreError> {
+        let read_at = (self.inner.store.now(), Instant::now());
         let records = self.read_table().await?;
         let mut sites = Sites::new();
         let mut listings = BTreeMap::new();
@@ -166,6 +172,7 @@ impl Control {
             })
             .collect();
         Ok(Picture {
+            read_at,
             records,
             tracked,
             sites,

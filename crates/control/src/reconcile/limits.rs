@@ -1,9 +1,10 @@
 //! Ends environments that are over a limit, at the second strike.
 
 use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, OperationKind, Trigger};
-use fuse_planner::{Overrun, Strike, Strikes};
+use fuse_planner::{Ages, Overrun, Strike, Strikes};
 use fuse_store::{Change, DeadLetter, Guarded, OperationChange, TaskChange};
 
+use super::cycle::Picture;
 use crate::{
     Control, Error,
     audit::{self, Reason},
@@ -16,12 +17,18 @@ impl Control {
         &self,
         stuck: &mut Strikes,
         idle: &mut Strikes,
-        records: impl Iterator<Item = &Environment>,
+        ages: &mut Ages,
+        picture: &Picture,
     ) {
         let limits = self.limits();
-        let now = self.inner.store.now();
+        let (now, instant) = picture.read_at;
+        ages.look(picture.records.values(), now, instant);
+        let records = picture.records.values();
         let (runtime, idleness): (Vec<_>, Vec<_>) = records
-            .filter_map(|record| Some((record, limits.overrun(record, now)?)))
+            .filter_map(|record| {
+                let age = ages.of(&record.id)?;
+                Some((record, limits.overrun(record, age)?))
+            })
             .partition(|(_, overrun)| matches!(overrun, Overrun::Runtime { .. }));
         self.strike(stuck, runtime).await;
         self.strike(idle, idleness).await;

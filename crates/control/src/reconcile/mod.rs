@@ -18,7 +18,7 @@ mod set_up;
 
 use std::time::{Duration, Instant};
 
-use fuse_planner::{AtBoot, Memory, Strangers, Strikes};
+use fuse_planner::{Ages, AtBoot, Memory, Strangers, Strikes};
 use fuse_store::{Lease, StoreError};
 
 use crate::{Control, error::chain};
@@ -51,6 +51,8 @@ struct State {
     strangers: Option<Strangers>,
     stuck: Strikes,
     idle: Strikes,
+    /// What this process has measured, whoever held the lease meanwhile.
+    ages: Ages,
     /// When limits were looked at; their strikes are counted once per interval.
     limits_at: Option<Instant>,
     /// The pause before this cycle, if it was not a whole interval.
@@ -134,6 +136,7 @@ impl Control {
             *state = State {
                 epoch: Some(lease.epoch),
                 strangers: state.strangers.take(),
+                ages: std::mem::take(&mut state.ages),
                 ..State::default()
             };
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fuse_model::{Environment, State};
-use fuse_planner::{Action, Eviction, Limits, Listing, Memory, Overrun, evictions};
+use fuse_planner::{Action, Age, Eviction, Limits, Listing, Memory, Overrun, evictions};
 use fuse_store::StoreError;
 
 use super::interrupted::BATCH;
@@ -119,7 +119,7 @@ impl Control {
     ) {
         let (limits, now) = (self.limits(), self.inner.store.now());
         for record in records {
-            let Some(overrun) = limits.overrun(record, now) else {
+            let Some(overrun) = limits.overrun(record, Age::by_clock(record, now)) else {
                 continue;
             };
             let pass = match overrun {

@@ -34,6 +34,7 @@ mod matrix;
 mod metrics;
 mod openapi;
 mod order;
+mod outages;
 mod owners;
 mod placement;
 mod postgres;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{Answer, Options, Orchestrator, with_agent};
 
-fn server() -> Option<Postgres> {
+pub(crate) fn server() -> Option<Postgres> {
     match Postgres::start(Durability::Careless) {
         Ok(server) => Some(server),
         Err(error) if error.is::<SkipReason>() => {

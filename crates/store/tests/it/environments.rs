@@ -399,6 +399,13 @@ async fn activity_only_goes_forward(db: Db) {
         .expect("writes");
     let seen = get(&store, &made.id).await.expect("is");
     assert_eq!((seen.activity_at, seen.version), (later, made.version));
+    // A clock that was an hour ahead and has been put back is no reason to miss activity.
+    let hour = jiff::SignedDuration::from_hours(1);
+    for at in [made.activity_at + hour, made.activity_at] {
+        store.environment_touch(&made.id, at).await.expect("writes");
+        let seen = get(&store, &made.id).await.expect("is");
+        assert_eq!(seen.activity_at, at);
+    }
 }
 
 async fn any_text_can_be_kept(db: Db) {

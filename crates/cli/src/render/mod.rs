@@ -10,6 +10,7 @@ pub(crate) mod compiled;
 pub(crate) mod environment;
 pub(crate) mod event;
 pub(crate) mod host;
+pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod size;
 pub(crate) mod snapshot;

@@ -3,6 +3,7 @@
 //! Callers: `environment watch`, `environment create`, `up`.
 
 mod keys;
+mod output;
 mod view;
 
 use std::time::Instant;
@@ -224,6 +225,7 @@ pub(crate) async fn until_running(
     task_id: &str,
     view: &mut View,
 ) -> Result<(), CliError> {
+    view.follow_output(client, id);
     let outcome = match client.events(id).await {
         Ok(mut events) => judge(id, follow(&mut events, Until::Running, view).await?),
         // It failed so soon that the record is gone already.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use fuse_client::Client;
 use fuse_wire_api::{Event, KIND_STATE};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::keys::Keys;
+use super::output::Output;
 use crate::error::Error as CliError;
 use crate::io::Io;
 use crate::render::event;
@@ -43,6 +45,9 @@ struct Live {
     spinner: ProgressBar,
     /// Appears with the first step: a bar that never moves would say something untrue.
     progress: Option<ProgressBar>,
+    /// What the startup script printed last; appears with its first line.
+    printed: Option<ProgressBar>,
+    output: Option<Output>,
     keys: Option<Keys>,
 }
 
@@ -119,12 +124,19 @@ impl View {
         Mode::Live(Box::new(Live::new()))
     }
 
-    /// Resolves when the user asks to stop watching.
+    /// A live view also shows the last line that the startup script prints.
+    pub(crate) fn follow_output(&mut self, client: &Client, id: &str) {
+        if let Mode::Live(live) = &mut self.mode {
+            live.output = Some(Output::of(client, id));
+        }
+    }
+
+    /// Resolves when the user asks to stop watching; until then a live view shows what is printed.
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
-    pub(crate) async fn left(&self) {
-        match &self.mode {
+    pub(crate) async fn left(&mut self) {
+        match &mut self.mode {
             Mode::Live(live) => live.quit().await,
             _ => std::future::pending().await,
         }
@@ -154,6 +166,7 @@ impl View {
             Mode::Lines => self.io.data(&(lines.join("\n") + "\n"))?,
             Mode::Live(live) => {
                 live.print(self.io, &lines.join("\n"))?;
+                live.forget_printed();
                 live.advance(self.steps.done(), self.steps.total());
                 live.say(self.steps.current().as_deref().unwrap_or("starting up"));
             }
@@ -200,6 +213,8 @@ impl Live {
             bars,
             spinner,
             progress: None,
+            printed: None,
+            output: None,
             keys: Keys::open().ok(),
         }
     }
@@ -230,11 +245,47 @@ impl Live {
         }
     }
 
-    /// Resolves when the user asks to stop.
-    async fn quit(&self) {
-        match &self.keys {
-            Some(keys) => keys.quit().await,
-            None => std::future::pending().await,
+    /// Resolves when the user asks to stop; meanwhile shows what is printed.
+    async fn quit(&mut self) {
+        loop {
+            let (keys, output) = (&self.keys, &mut self.output);
+            let asked = async {
+                match keys {
+                    Some(keys) => keys.quit().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let printed = async {
+                match output {
+                    Some(output) => output.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let line = tokio::select! {
+                () = asked => return,
+                line = printed => line,
+            };
+            self.show_printed(line);
+        }
+    }
+
+    /// Shows a line below what goes on, cut where the terminal ends.
+    fn show_printed(&mut self, line: String) {
+        let bar = self.printed.get_or_insert_with(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("    {wide_msg:.dim}") {
+                bar.set_style(style);
+            }
+            self.bars.insert_after(&self.spinner, bar)
+        });
+        bar.set_message(line);
+    }
+
+    /// The step that printed it has ended.
+    fn forget_printed(&mut self) {
+        if let Some(bar) = self.printed.take() {
+            bar.finish_and_clear();
+            self.bars.remove(&bar);
         }
     }
 
@@ -245,6 +296,8 @@ impl Live {
 
     fn stop(&mut self) {
         self.keys = None;
+        self.output = None;
+        self.forget_printed();
         if let Some(progress) = self.progress.take() {
             progress.finish_and_clear();
         }

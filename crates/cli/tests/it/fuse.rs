@@ -85,6 +85,11 @@ impl User {
 
     /// Runs it on a terminal of its own, where both streams arrive mixed; `None` without `script`.
     pub(crate) fn run_on_terminal(&self, args: &[&str]) -> Option<Run> {
+        self.on_terminal(args).output().ok().as_ref().map(Run::of)
+    }
+
+    /// The same, to be started; it cannot be without `script`.
+    pub(crate) fn on_terminal(&self, args: &[&str]) -> Command {
         let quoted: Vec<_> = std::iter::once(env!("CARGO_BIN_EXE_fuse"))
             .chain(args.iter().copied())
             .map(|word| format!("'{word}'"))
@@ -102,7 +107,7 @@ impl User {
             .envs(environment)
             .env("TERM", "xterm")
             .stdin(Stdio::null());
-        command.output().ok().as_ref().map(Run::of)
+        command
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {

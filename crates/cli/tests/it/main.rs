@@ -26,6 +26,8 @@ mod init;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod live;
+#[cfg(test)]
 mod local;
 mod logs;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use clap::Args;
 use fuse_client::{Client, Created};
 use fuse_fusefile::request::Request;
 use fuse_fusefile::{Compiled, Start};
-use fuse_wire_api::CreateEnvironment;
+use fuse_wire_api::{CreateEnvironment, ExplainPlacement, PlacementExplanation};
 
 use self::cached::Cached;
 use super::cache::{self, Layer};
@@ -145,7 +145,9 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
     };
     let cold = body(&start)?;
     let seeded = cached.start().map(|start| body(&start)).transpose()?;
+    let explained = explain(app, &client, &cold, args.no_wait).await;
     let what = What {
+        explained: explained.as_ref(),
         loaded: &loaded,
         compiled,
         cached: &cached,
@@ -165,11 +167,29 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
 /// What is created: from a layer if there is one, and else, or when that is refused, from the start.
 #[derive(Clone, Copy)]
 struct What<'a> {
+    explained: Option<&'a PlacementExplanation>,
     loaded: &'a Loaded,
     compiled: &'a Compiled,
     cached: &'a Cached,
     cold: &'a CreateEnvironment,
     seeded: Option<&'a CreateEnvironment>,
+}
+
+/// Why it will go where it goes, for those who watch. Amounts are those of before, so this comes first.
+async fn explain(
+    app: &App,
+    client: &Client,
+    cold: &CreateEnvironment,
+    no_wait: bool,
+) -> Option<PlacementExplanation> {
+    if no_wait || !app.io.animated() || !cold.spec.host_id.is_empty() {
+        return None;
+    }
+    let request = ExplainPlacement {
+        spec: cold.spec.clone(),
+    };
+    // It is not worth a word when the server does not say: the create goes on without.
+    client.explain_placement(&request).await.ok()
 }
 
 /// How the environment starts: cold, or from a snapshot that the user names.
@@ -297,7 +317,9 @@ async fn attend(
     }
     let host = &created.environment.host_id;
     if !host.is_empty() {
-        app.io.note(&format!("placed on host {host}"));
+        let pinned = !body.spec.host_id.is_empty();
+        app.io
+            .note(&render::placement::line(host, pinned, what.explained));
     }
     let mut view = View::of_result(app.io, &id, host, &what.loaded.commands());
     let plan = &what.cached.plan;

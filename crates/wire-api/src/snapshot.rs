@@ -174,6 +174,9 @@ pub struct ResolvedSnapshot {
     /// What the caller has instead of it: the key for another architecture, or on its way out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub miss_detail: Vec<String>,
+    /// Whose layers were looked through; absent for the master, whose layers have no tenant.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tenant_id: String,
 }
 
 /// `POST /v1/environments/{id}?action=fork`. The body may be left out.

@@ -58,12 +58,12 @@ pub(crate) async fn lookup(
         return None;
     }
     match deepest(app, client, compiled, plan).await {
-        Ok(layer) => {
+        Ok((layer, tenant)) => {
             let held = layer.as_ref().map_or(0, |layer| layer.steps);
             for step in plan.steps.iter_mut().take(held) {
                 step.status = Status::Hit;
             }
-            explain(client, plan, name).await;
+            explain(client, plan, name, &tenant).await;
             layer
         }
         Err(reason) => {
@@ -74,30 +74,35 @@ pub(crate) async fn lookup(
     }
 }
 
+/// The deepest layer, and the tenant that the caller's layers have.
 async fn deepest(
     app: &App,
     client: &Client,
     compiled: &Compiled,
     plan: &mut Plan,
-) -> Result<Option<Layer>, Unusable> {
+) -> Result<(Option<Layer>, String), Unusable> {
+    let mut tenant = String::new();
     plan.arch = arch(app, client, &compiled.spec.host_id).await?;
     let steps = plan.steps.iter_mut().rev();
     for step in steps.filter(|step| step.cacheable) {
         let found = client.resolve_snapshot(&step.key, &plan.arch).await?;
         step.near = found.miss_detail;
+        tenant = found.tenant_id;
         if let Some(snapshot) = found.snapshot.filter(|_| found.found) {
-            return Ok(Some(Layer {
+            let layer = Layer {
                 snapshot: snapshot.id,
                 steps: step.index + 1,
-            }));
+            };
+            return Ok((Some(layer), tenant));
         }
     }
-    Ok(None)
+    Ok((None, tenant))
 }
 
-/// Finds out why the steps without a layer have none. Only the newest layers are looked at, and without
+/// Finds out why the steps without a layer have none. A list may show the layers of others, too; those that
+/// could never be found are not compared with. Only the newest layers are looked at, and without
 /// them the answer is that there is none: it is not worth more than one call.
-async fn explain(client: &Client, plan: &mut Plan, name: &str) {
+async fn explain(client: &Client, plan: &mut Plan, name: &str, tenant: &str) {
     let misses = |plan: &Plan, index: usize| {
         let step = &plan.steps[index];
         step.cacheable && step.status == Status::Miss && step.near.is_empty()
@@ -109,6 +114,7 @@ async fn explain(client: &Client, plan: &mut Plan, name: &str) {
         mode: super::build::MODE.to_owned(),
         state: "ready".to_owned(),
         arch: plan.arch.clone(),
+        tenant_id: tenant.to_owned(),
         limit: Some(MAX_PAGE.to_string()),
         ..ListSnapshots::default()
     };
@@ -118,6 +124,7 @@ async fn explain(client: &Client, plan: &mut Plan, name: &str) {
     let kept: Vec<_> = list
         .snapshots
         .iter()
+        .filter(|snapshot| snapshot.tenant_id == tenant)
         .filter_map(|snapshot| Recipe::from_metadata(&snapshot.metadata))
         .collect();
     for index in 0..plan.steps.len() {

@@ -431,6 +431,20 @@ fn a_miss_tells_what_changed_since_the_last_build() {
     );
     let run = user.run(&["build"]).ok();
     assert_eq!(run.stderr.matches("miss: base-changed").count(), 2);
+    // Layers of others are not compared with.
+    let near = Fake::start(move |seen| {
+        if seen.line.contains("/v1/snapshots/resolve") {
+            let miss = value!({"found": false, "tenant_id": "t"});
+            return Some(json(200, &miss.to_string()));
+        }
+        server.answer(seen)
+    });
+    let user = User::connected(&near.url(), "tok");
+    user.write("Fusefile", &FUSEFILE.replace("one", "uno"));
+    let run = user.run(&["up"]).ok();
+    assert_eq!(run.stdout.matches("miss: no-entry").count(), 2);
+    let listed = |line: &String| line.contains("/v1/snapshots?") && line.contains("tenant_id=t");
+    assert!(near.lines().iter().any(listed));
     // Without a cache nothing is missed.
     let run = user.run(&["up", "--no-cache"]).ok();
     assert!(!run.stdout.contains("miss:"), "{}", run.stdout);

@@ -173,6 +173,7 @@ pub(super) async fn resolve(
         found: snapshot.is_some(),
         snapshot,
         miss_detail,
+        tenant_id: tenant,
     }))
 }
 

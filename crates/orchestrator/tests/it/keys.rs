@@ -62,6 +62,10 @@ async fn a_key_lives_until_it_is_revoked() {
     with_token(&fuse, Method::GET, "/v1/environments", key)
         .await
         .is(200);
+    // Its layers are its own, too; a miss says whose were looked through.
+    let resolve = "/v1/snapshots/resolve?layer_key=k&arch=amd64";
+    let miss = with_token(&fuse, Method::GET, resolve, key).await.is(200);
+    assert_eq!(miss, json!({"found": false, "tenant_id": id}));
     let used = fuse
         .until("/v1/api-keys", |answer| {
             answer.json["api_keys"][1].get("last_used_at").is_some()

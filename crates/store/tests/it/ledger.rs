@@ -187,6 +187,7 @@ async fn a_refused_create_leaves_its_key(db: Db) {
     let mut big = keyed("a", "k", 1);
     big.candidates = vec![host_id("h")];
     big.spec = spec(2);
+    big.charge = big.spec.resources();
     assert_eq!(insert(&store, big).await, Inserted::NoCapacity);
     assert_eq!(store.idempotency_get("", "k").await.expect("reads"), None);
     insert(&store, new_environment("t", 1, &[])).await;

@@ -15,6 +15,9 @@ use crate::slot::Slot;
 /// How long a connection attempt may take before the answer is "cannot be reached".
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 
+/// Table of the rules that lose packets, in the namespace only.
+const LOSS: &str = "loss";
+
 /// A namespace with one address, and the host's address on the same link. Removed on drop.
 #[derive(Debug)]
 pub struct Outside {
@@ -62,6 +65,37 @@ impl Outside {
         run(&["-n", ns, "link", "set", "lo", "up"])?;
         run(&["-n", ns, "route", "add", "default", "via", &host_ip])?;
         Ok(outside)
+    }
+
+    /// Loses one packet of `one_in`, at random and in both directions, until [`Self::lose_nothing`].
+    /// By packet rules, because not every kernel has `netem`.
+    ///
+    /// # Errors
+    /// When the rules are refused.
+    pub fn lose(&self, one_in: u32) -> Result<()> {
+        let lossy = format!("numgen random mod {one_in} 0 counter drop");
+        let chain = |hook: &str| {
+            format!("chain {hook} {{ type filter hook {hook} priority 0; {lossy}; }};")
+        };
+        let (from, to) = (chain("input"), chain("output"));
+        self.nft(&format!("table inet {LOSS} {{ {from} {to} }}"))
+            .map(drop)
+    }
+
+    /// Ends [`Self::lose`] and answers how many packets were lost.
+    ///
+    /// # Errors
+    /// When nothing was to be lost.
+    pub fn lose_nothing(&self) -> Result<u64> {
+        let rules = self.nft(&format!("list table inet {LOSS}"))?;
+        self.nft(&format!("delete table inet {LOSS}"))?;
+        let counted = rules.split("counter packets ").skip(1);
+        let lost = counted.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        Ok(lost.sum())
+    }
+
+    fn nft(&self, rules: &str) -> Result<String> {
+        run(&["netns", "exec", &self.name, "nft", rules])
     }
 
     /// Runs `work` on a thread inside the namespace.
@@ -157,7 +191,7 @@ fn greet(mut stream: TcpStream, peers: &std::sync::mpsc::Sender<IpAddr>) {
     }
 }
 
-fn run(args: &[&str]) -> Result<()> {
+fn run(args: &[&str]) -> Result<String> {
     let output = Command::new("ip").args(args).output().context("start ip")?;
     ensure!(
         output.status.success(),
@@ -165,7 +199,7 @@ fn run(args: &[&str]) -> Result<()> {
         args.join(" "),
         String::from_utf8_lossy(&output.stderr).trim()
     );
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

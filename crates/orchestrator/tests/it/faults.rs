@@ -4,7 +4,13 @@
 use std::time::Duration;
 
 use fuse_control::Settings;
-use fuse_testkit::fake_agent::{FakeAgent, Gate, Step};
+use fuse_testkit::{
+    Slot,
+    fake_agent::{FakeAgent, Gate, Step},
+    outside::Outside,
+    until,
+};
+use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::support::{Options, Orchestrator};
@@ -21,6 +27,9 @@ const STEPS: [Step; 8] = [
     Step::Exec,
     Step::StartAgent,
 ];
+
+/// Nothing takes as long, also over a bad link; waiting longer means that it never comes.
+const LOSSY: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -48,16 +57,19 @@ impl Fault {
     }
 }
 
-async fn fleet() -> (Orchestrator, [FakeAgent; 3]) {
-    let options = Options {
+fn options() -> Options {
+    Options {
         settings: Settings {
             reconcile_interval: Duration::from_millis(100),
             host_check_interval: Duration::from_millis(100),
             ..Settings::default()
         },
         ..Options::default()
-    };
-    let fuse = Orchestrator::with(options).await;
+    }
+}
+
+async fn fleet() -> (Orchestrator, [FakeAgent; 3]) {
+    let fuse = Orchestrator::with(options()).await;
     let agents = [
         FakeAgent::start().await.unwrap(),
         FakeAgent::start().await.unwrap(),
@@ -150,4 +162,75 @@ async fn a_host_that_answers_garbage() {
 #[tokio::test]
 async fn a_host_that_hangs() {
     survives(Fault::Hangs).await;
+}
+
+/// A host behind a bad link: every fifth packet is lost, both ways. Calls take longer, and some
+/// fail; whatever was answered is true, and nobody's VM is destroyed or forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_loses_every_fifth_packet() {
+    if let Some(reason) = fuse_testkit::missing_for_guests() {
+        fuse_testkit::skip!("faults::loss", "{reason}");
+    }
+    let slot = Slot::claim().unwrap();
+    let outside = Outside::create(&slot).unwrap();
+    let ip = outside.ip;
+    let listener = outside.run(move || Ok(std::net::TcpListener::bind((ip, 0))?));
+    let agent = FakeAgent::start_on(listener.unwrap()).unwrap();
+    let fuse = Orchestrator::with(options()).await;
+    fuse.register("h", &agent).await;
+    outside.lose(5).unwrap();
+
+    let tasks: Vec<String> = (0..8).map(|n| format!("t{n}")).collect();
+    let create = async |task: &String| {
+        let answer = fuse.create(&json!({"task_id": task})).await;
+        let (status, said) = (answer.status, answer.message());
+        match status {
+            201 => assert_eq!(answer.json["state"], "running"),
+            // The host was taken for lost just then, or a step did not come through.
+            500 | 502 | 503 | 504 => assert_ne!(said, "", "{}", answer.text),
+            _ => panic!("create {task}: {}", answer.text),
+        }
+        (status == 201).then(|| format!("fuse-{task}"))
+    };
+    let made: Vec<String> = join_all(tasks.iter().map(create))
+        .await
+        .into_iter()
+        .flatten()
+        .collect();
+    assert_ne!(made.len(), 0, "not one create came through");
+    let (ended, kept) = made.split_at(made.len() / 2);
+    let destroy = async |id: &String| {
+        let path = format!("/v1/environments/{id}");
+        let answer = fuse.delete(&path).await;
+        // Refused or not, it was accepted and comes to its end while packets are still lost.
+        assert!(matches!(answer.status, 204 | 500), "{id}: {}", answer.text);
+        until("the end of an environment", LOSSY, || async {
+            let answer = fuse.get(&path).await;
+            anyhow::ensure!(answer.status == 404, "{}", answer.text);
+            Ok(())
+        })
+        .await
+        .unwrap();
+    };
+    join_all(ended.iter().map(destroy)).await;
+    let lost = outside.lose_nothing().unwrap();
+    assert!(lost > 20, "only {lost} packets were lost");
+
+    // What is left is what somebody was told to have, on the host and in the accounts.
+    until("a fleet at rest", LOSSY, || async {
+        anyhow::ensure!(agent.vms() == kept, "{:?}", agent.vms());
+        let host = fuse.get("/v1/hosts/h").await.is(200);
+        let count = host["allocated"]["vm_count"].as_u64();
+        anyhow::ensure!(count == u64::try_from(kept.len()).ok(), "{host}");
+        anyhow::ensure!(host["agent"]["reachable"] == true, "{host}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    for id in kept {
+        let record = fuse.get(&format!("/v1/environments/{id}")).await.is(200);
+        assert_eq!(record["state"], "running", "{id}");
+    }
+    fuse.create(&json!({"task_id": "new"})).await.is(201);
+    fuse.stop().await;
 }

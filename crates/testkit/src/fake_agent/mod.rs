@@ -51,9 +51,22 @@ impl FakeAgent {
     ///
     /// # Errors
     /// The port cannot be bound.
+    #[expect(
+        clippy::unused_async,
+        reason = "it needs the runtime that its caller awaits it on"
+    )]
     pub async fn start() -> anyhow::Result<Self> {
+        Self::start_on(std::net::TcpListener::bind("127.0.0.1:0")?)
+    }
+
+    /// Starts one on a socket of the caller's, which may be of another network namespace.
+    ///
+    /// # Errors
+    /// The socket cannot be used.
+    pub fn start_on(listener: std::net::TcpListener) -> anyhow::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
         let state = Arc::new(State::default());
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         state.lock().number = u64::from(address.port());
         let server = Some(serve(listener, state.clone()));

@@ -382,14 +382,16 @@ fn up_goes_on_without_a_layer_that_cannot_be_had() {
 
 #[test]
 fn a_miss_tells_what_there_is_instead() {
-    let (server, _) = server("");
+    // Held here too: the last holder ends its runtime, which must not happen on the other's.
+    let server = Arc::new(server("").0);
+    let behind = Arc::clone(&server);
     let near = Fake::start(move |seen| {
         if seen.line.contains("/v1/snapshots/resolve") {
             let why = value!(["there is one for arm64, not for amd64"]);
             let miss = value!({"found": false, "miss_detail": why});
             return Some(json(200, &miss.to_string()));
         }
-        server.answer(seen)
+        behind.answer(seen)
     });
     let user = User::connected(&near.url(), "tok");
     user.write("Fusefile", FUSEFILE);

@@ -34,6 +34,7 @@ curl|curl|calls services the way a user would
 promtool|prometheus|checks the alert rules
 systemd-analyze|systemd|checks the service units
 git|git|takes the clean clone that the newcomer test starts from
+cpio|cpio|reads the archives that the initramfs is made of
 '
 
 case $purpose in
@@ -58,6 +59,10 @@ if [ "$purpose" = test ] && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/de
   printf 'deps: missing %-20s (%s)\n' postgresql 'the store is tested on a real PostgreSQL' >&2
 fi
 
+if [ "$purpose" = test ] && [ "$(uname -m)" = x86_64 ] && ! compgen -G '/usr/share/OVMF/OVMF_CODE*.fd' >/dev/null; then
+  missing+=(ovmf)
+  printf 'deps: missing %-20s (%s)\n' ovmf 'a guest is started through UEFI firmware' >&2
+fi
 if [ "$purpose" = test ] && ! python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then
   missing+=(python3-venv)
   printf 'deps: missing %-20s (%s)\n' python3-venv 'the API is tested with the published Python SDK' >&2

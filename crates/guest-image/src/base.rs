@@ -13,10 +13,10 @@ use crate::tools::{self, Tool};
 use crate::{ImageError, KERNEL, MODULES, ROOTFS, VMLINUZ, digest, modules, rootfs};
 
 /// Raised when the kernel or the modules change for another reason than their inputs.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 
-/// Files of this part, beside the kernel as it came.
-pub(crate) const FILES: [&str; 3] = [KERNEL, MODULES, ROOTFS];
+/// Files of this part.
+pub(crate) const FILES: [&str; 4] = [KERNEL, VMLINUZ, MODULES, ROOTFS];
 
 const TOOLS: [Tool; 6] = [
     ("apt-get", "apt"),
@@ -65,12 +65,7 @@ pub(crate) fn build(
 
 /// Takes the part over from an image that was built from the same inputs.
 pub(crate) fn reuse(image: &Image, dir: &Path) -> Result<(), ImageError> {
-    let kept = image
-        .manifest
-        .files
-        .contains_key(VMLINUZ)
-        .then_some(VMLINUZ);
-    for name in FILES.into_iter().chain(kept) {
+    for name in FILES {
         let (source, target) = (image.dir.join(name), dir.join(name));
         // The same file under a second name; it is never written to again.
         if fs::hard_link(&source, &target).is_err() {

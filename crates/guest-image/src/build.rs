@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::distro::System;
 use crate::manifest::{FileEntry, Image, Manifest, Parts};
-use crate::{INITRAMFS, ImageError, MANIFEST, VMLINUZ, base, digest, initramfs};
+use crate::{INITRAMFS, ImageError, MANIFEST, base, digest, initramfs};
 
 #[cfg(test)]
 mod tests;
@@ -122,8 +122,7 @@ impl Plan {
 /// Sizes and digests of all files; those of an unchanged base are known.
 fn describe(dir: &Path, reused: Option<&Image>) -> Result<BTreeMap<String, FileEntry>, ImageError> {
     let mut files = BTreeMap::new();
-    let kept = dir.join(VMLINUZ).exists().then_some(VMLINUZ);
-    for name in base::FILES.into_iter().chain(kept).chain([INITRAMFS]) {
+    for name in base::FILES.into_iter().chain([INITRAMFS]) {
         let known = reused.filter(|_| name != INITRAMFS);
         let entry = match known.and_then(|image| image.manifest.files.get(name)) {
             Some(entry) => entry.clone(),

@@ -36,7 +36,7 @@ pub use manifest::{FileEntry, Image, Manifest};
 
 /// The uncompressed ELF kernel.
 pub const KERNEL: &str = "vmlinux.bin";
-/// The kernel as it came, for firmware that starts it; images of earlier builds have none.
+/// The kernel as it came, for firmware that starts it.
 pub const VMLINUZ: &str = "vmlinuz.bin";
 /// The initramfs with `fused` as `/init`.
 pub const INITRAMFS: &str = "initramfs.img";

@@ -1,14 +1,18 @@
-//! What a stack may leave on a machine: processes, taps, nftables table, mounts, loop devices, files.
+//! What a stack may leave on a machine: processes, taps, nftables table, mounts, loop devices, control groups, files.
 //!
 //! [`find`] lists it for a test to fail on; [`purge`] removes it, for slots whose owner was killed. Both look at the
 //! machine itself and ask none of the programs under test.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use sha2::{Digest as _, Sha256};
 
 use crate::slot::Slot;
+
+/// Directory of an agent's state, below its root directory.
+const AGENT_STATE: &str = "agent-state";
 
 /// Programs that a stack starts; only these are ever ended by [`purge`].
 const PROGRAMS: [&str; 6] = [
@@ -138,6 +142,62 @@ pub fn loop_devices(dir: &Path) -> Vec<String> {
     found
 }
 
+/// Control groups of VMs whose agent keeps its state below `dir`, in every hierarchy.
+#[must_use]
+pub fn vm_groups(dir: &Path) -> Vec<String> {
+    let mut found: Vec<String> = agent_groups(dir)
+        .iter()
+        .flat_map(|agent| dirs_in(agent))
+        .map(|group| group.display().to_string())
+        .collect();
+    found.sort();
+    found
+}
+
+/// Control groups of agents whose state is below `dir`: they are named by a digest of its path.
+fn agent_groups(dir: &Path) -> Vec<PathBuf> {
+    // The usual place counts also when it has been removed.
+    let usual = dir.join("fc").join(AGENT_STATE);
+    let states = files_about(dir, AGENT_STATE).into_iter().map(PathBuf::from);
+    let digests: Vec<String> = states
+        .chain([usual])
+        .map(|state| digest_of(&state))
+        .collect();
+    let info = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let trees = info
+        .lines()
+        .filter(|line| line.contains(" - cgroup"))
+        .filter_map(|line| line.split(' ').nth(4));
+    let mut open: Vec<PathBuf> = trees.map(PathBuf::from).collect();
+    let mut found = Vec::new();
+    while let Some(group) = open.pop() {
+        let name = group.to_string_lossy();
+        if digests.iter().any(|digest| name.ends_with(digest)) {
+            found.push(group);
+        } else {
+            open.extend(dirs_in(&group));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// How the name of an agent's group ends.
+fn digest_of(state: &Path) -> String {
+    let state = std::fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
+    let digest = hex::encode(Sha256::digest(state.as_os_str().as_encoded_bytes()));
+    format!("-{}", &digest[..8])
+}
+
+fn dirs_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
 /// Files below `dir` whose path contains `needle`.
 #[must_use]
 pub fn files_about(dir: &Path, needle: &str) -> Vec<String> {
@@ -156,7 +216,8 @@ pub fn files_about(dir: &Path, needle: &str) -> Vec<String> {
     found
 }
 
-/// Everything of `slot` that is still on the machine, one line each: processes, taps, nftables table, mounts, loops.
+/// Everything of `slot` that is still on the machine, one line each: processes, taps, nftables table, mounts, loops,
+/// control groups of VMs.
 #[must_use]
 pub fn find(slot: &Slot) -> Vec<String> {
     let dir = slot.dir();
@@ -186,6 +247,11 @@ pub fn find(slot: &Slot) -> Vec<String> {
         loop_devices(&dir)
             .into_iter()
             .map(|dev| format!("loop device {dev}")),
+    );
+    found.extend(
+        vm_groups(&dir)
+            .into_iter()
+            .map(|group| format!("control group {group}")),
     );
     found
 }
@@ -218,20 +284,35 @@ pub fn purge(slot: &Slot) -> Result<()> {
     for device in loop_devices(&dir) {
         run("losetup", &["-d", &device]);
     }
+    let groups = agent_groups(&dir);
     if dir.exists() {
         std::fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
     }
     // A killed process needs a moment to go; the kernel removes it from /proc when it is reaped.
-    let mut left = find(slot);
+    let look = || {
+        let stay = groups.iter().filter(|group| !remove_group(group));
+        let stay = stay.map(|group| format!("control group {}", group.display()));
+        find(slot).into_iter().chain(stay).collect::<Vec<_>>()
+    };
+    let mut left = look();
     for _ in 0..100 {
         if left.is_empty() {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
-        left = find(slot);
+        left = look();
     }
     ensure!(left.is_empty(), "could not remove:\n{}", left.join("\n"));
     Ok(())
+}
+
+/// Whether an agent's group is gone, with those of its VMs. One that holds a process stays.
+fn remove_group(agent: &Path) -> bool {
+    for group in dirs_in(agent).iter().map(PathBuf::as_path).chain([agent]) {
+        // The caller is told by what is there afterwards.
+        let _busy = std::fs::remove_dir(group);
+    }
+    !agent.exists()
 }
 
 fn executable(pid: u32) -> String {
@@ -250,4 +331,39 @@ fn run(program: &str, args: &[&str]) {
             .stderr(Stdio::null())
             .status(),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_vms_are_found_and_removed() {
+        if let Some(reason) = crate::missing_for_guests() {
+            crate::skip!("leftovers::groups", "{reason}");
+        }
+        let slot = Slot::claim().unwrap();
+        // Not the usual place, so that it is found by what is below the slot's directory.
+        let state = slot.dir().join("small/fc").join(AGENT_STATE);
+        std::fs::create_dir_all(&state).unwrap();
+        let info = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let tree = info
+            .lines()
+            .filter(|line| line.contains(" - cgroup"))
+            .filter_map(|line| line.split(' ').nth(4))
+            .map(|tree| Path::new(tree).join("fuse"))
+            .find(|all| std::fs::create_dir_all(all).is_ok());
+        let Some(all) = tree else {
+            crate::skip!("leftovers::groups", "no control groups can be made here");
+        };
+        let agent = all.join(format!("fc-agent{}", digest_of(&state)));
+        std::fs::create_dir_all(agent.join("vm.a")).unwrap();
+        let line = format!("control group {}", agent.join("vm.a").display());
+        assert_eq!(find(&slot), [line]);
+        purge(&slot).unwrap();
+        assert!(!agent.exists());
+        assert!(find(&slot).is_empty());
+        // Only if nobody else has one.
+        let _others = std::fs::remove_dir(all);
+    }
 }

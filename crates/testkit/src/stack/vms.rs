@@ -123,7 +123,7 @@ impl Stack {
             .collect())
     }
 
-    /// Fails when anything of the destroyed VM is still on the machine: process, tap, nft element, file, mount.
+    /// Fails when anything of the destroyed VM is still on the machine: process, tap, nft element, file, mount, control group.
     ///
     /// # Errors
     /// Lists what is left.
@@ -152,7 +152,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Processes, files and mounts that carry the name `id`.
+    /// Processes, files, mounts and control groups that carry the name `id`.
     #[must_use]
     pub fn traces(&self, id: &str) -> Vec<String> {
         let dir = format!("{}/", self.dir().display());
@@ -177,6 +177,13 @@ impl Stack {
                 .into_iter()
                 .filter(|m| m.contains(id))
                 .map(|m| format!("mount {m}")),
+        );
+        let group = format!("/vm.{id}");
+        left.extend(
+            leftovers::vm_groups(&self.dir())
+                .into_iter()
+                .filter(|g| g.ends_with(&group))
+                .map(|g| format!("control group {g}")),
         );
         left
     }

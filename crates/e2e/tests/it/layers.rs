@@ -45,9 +45,9 @@ pub(crate) async fn built_once_found_again(suite: Suite) -> Result<()> {
     let left = fuse.ok(&["environment", "list", "-o", "json"]).await?;
     ensure!(!left.stdout.contains("build-e2e-layers"), "{}", left.stdout);
 
-    let first = boot(&fuse, &dir, "2 of 3 steps from layer").await?;
+    let first = boot(&fuse, &dir, "2 of 3 steps from layer", "uncacheable").await?;
     std::fs::write(dir.join("deps.txt"), "b\n")?;
-    let second = boot(&fuse, &dir, "1 of 3 steps from layer").await?;
+    let second = boot(&fuse, &dir, "1 of 3 steps from layer", "inputs-changed").await?;
     ensure!(
         first[0] == second[0],
         "step 1 ran again: {first:?} {second:?}"
@@ -57,13 +57,15 @@ pub(crate) async fn built_once_found_again(suite: Suite) -> Result<()> {
     forget(stack).await
 }
 
-/// Boots the project and answers with what its three steps left.
-async fn boot(fuse: &Fuse, dir: &std::path::Path, says: &str) -> Result<Vec<String>> {
+/// Boots the project, which misses for this reason, and answers with what its three steps left.
+async fn boot(fuse: &Fuse, dir: &std::path::Path, says: &str, miss: &str) -> Result<Vec<String>> {
     let turn = boot_permit(1).await?;
     let up = fuse.run_in(dir, &["up"]).await?.ok()?;
     drop(turn);
     up.says(says)?;
     ensure!(up.stdout.contains("CACHED [1/3]"), "{}", up.stdout);
+    let note = format!("miss: {miss}\n");
+    ensure!(up.stdout.contains(&note), "{}", up.stdout);
     let cat = "cd /workspace && cat one two three";
     let id = "fuse-e2e-layers";
     let read = fuse

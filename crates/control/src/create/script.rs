@@ -4,6 +4,7 @@ use std::{future::Future, pin::Pin, time::Duration};
 
 use fuse_model::EnvironmentId;
 use fuse_wire_host::{
+    HostError,
     attach::{Codec, Exit, Frame, Request as AttachRequest},
     limits::CALL_GRACE,
 };
@@ -14,7 +15,10 @@ use super::{
     failure::BootError,
     output::{Output, Source},
 };
-use crate::provider::Provider;
+use crate::{
+    exec::Command,
+    provider::{Provider, ProviderError},
+};
 
 /// How often what a script has written is stored while it runs.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -37,13 +41,20 @@ pub(super) async fn run(
         timeout_ms: Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         ..AttachRequest::default()
     };
-    let stream = provider
-        .attach(vm, &request)
-        .await
-        .map_err(BootError::Script)?;
-    let ended = tokio::time::timeout(limit + CALL_GRACE, collect(stream, output, save)).await;
+    let exit = match provider.attach(vm, &request).await {
+        Ok(stream) => {
+            let ended = collect(stream, output, save);
+            let ended = tokio::time::timeout(limit + CALL_GRACE, ended).await;
+            ended.unwrap_or(None)
+        }
+        // An agent of an earlier release, or the VM is gone, which the next call says as well.
+        Err(ProviderError::Host(HostError::NotFound { .. })) => {
+            Some(at_once(provider, vm, request.cmd, limit, output).await?)
+        }
+        Err(error) => return Err(BootError::Script(error)),
+    };
     output.finish();
-    let exit = ended.unwrap_or(None).ok_or(BootError::ScriptCut)?;
+    let exit = exit.ok_or(BootError::ScriptCut)?;
     if exit.timed_out {
         return Err(BootError::ScriptTimeout {
             limit,
@@ -58,6 +69,26 @@ pub(super) async fn run(
         });
     }
     Ok(exit.exit_code)
+}
+
+/// Runs the script where nothing can be attached: all of its output comes with its end.
+async fn at_once(
+    provider: &dyn Provider,
+    vm: &EnvironmentId,
+    argv: Vec<String>,
+    timeout: Duration,
+    output: &mut Output<'_>,
+) -> Result<Exit, BootError> {
+    let command = Command { argv, timeout };
+    let answer = provider.exec(vm, &command.request()).await;
+    let answer = answer.map_err(BootError::Script)?;
+    output.push(Source::Stdout, &answer.stdout);
+    output.push(Source::Stderr, &answer.stderr);
+    Ok(Exit {
+        exit_code: answer.exit_code,
+        timed_out: answer.timed_out,
+        ..Exit::default()
+    })
 }
 
 /// Reads to the end; `None` when the connection ended before the script did.

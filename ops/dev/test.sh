@@ -21,5 +21,5 @@ tests/openapi/run.sh 2>&1 | tee -a "$log" || status=$?
 printf '\n'
 grep -a '^SKIP ' "$log" | sort -u || true
 printf 'test: %s skipped\n' "$(grep -ac '^SKIP ' "$log" || true)"
-grep -aE '^test .* FAILED$' "$log" || true
+grep -aE '^test .* FAILED$|^(FAIL|ERROR): ' "$log" | sort -u || true
 exit "$status"

@@ -6,22 +6,10 @@
 [ $# -eq 0 ] || die "usage: fc-deps.sh (it takes no arguments; Fuse needs no compiler on a host)"
 as_root "$@"
 
-# program|package with apt|package with dnf
-needs='
-curl|curl|curl
-tar|tar|tar
-awk|mawk|gawk
-ip|iproute2|iproute
-nft|nftables|nftables
-mkfs.ext4|e2fsprogs|e2fsprogs
-mmdebstrap|mmdebstrap|mmdebstrap
-lz4|lz4|lz4
-zstd|zstd|zstd
-xz|xz-utils|xz
+install_missing '
 setsid|util-linux|util-linux
 pgrep|procps|procps-ng
 '
-install_missing "$needs"
 
 if [ ! -e /dev/kvm ]; then
   log "warning: no /dev/kvm: guests cannot run here in Firecracker; enable virtualisation in the firmware or, in a VM, nesting"

@@ -6,23 +6,11 @@
 [ $# -eq 0 ] || die "usage: qemu-install.sh (it takes no arguments)"
 as_root "$@"
 
-# program|package with apt|package with dnf
-needs='
+install_missing '
 qemu-system-x86_64|qemu-system-x86|qemu-kvm
 qemu-img|qemu-utils|qemu-img
 lspci|pciutils|pciutils
-curl|curl|curl
-tar|tar|tar
-awk|mawk|gawk
-ip|iproute2|iproute
-nft|nftables|nftables
-mkfs.ext4|e2fsprogs|e2fsprogs
-mmdebstrap|mmdebstrap|mmdebstrap
-lz4|lz4|lz4
-zstd|zstd|zstd
-xz|xz-utils|xz
 '
-install_missing "$needs"
 if [ ! -e /dev/kvm ]; then
   log "warning: no /dev/kvm: guests will run on an emulated CPU; enable virtualisation in the firmware"
 fi

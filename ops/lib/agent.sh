@@ -79,10 +79,24 @@ find_fused() {
   find_program fused "${FUSED_BIN_SRC:-}" "$home/fused" "fused_Linux_$(release_arch)" ''
 }
 
-# install_missing <needs>: installs the packages of the programs that are missing, lines of program|package with
-# apt|package with dnf, and ends if one is missing still.
+# What each agent needs on its host: program|package with apt|package with dnf
+agent_needs='
+curl|curl|curl
+tar|tar|tar
+awk|mawk|gawk
+ip|iproute2|iproute
+nft|nftables|nftables
+mkfs.ext4|e2fsprogs|e2fsprogs
+mmdebstrap|mmdebstrap|mmdebstrap
+lz4|lz4|lz4
+zstd|zstd|zstd
+xz|xz-utils|xz
+'
+
+# install_missing <needs>: installs the packages of the programs that are missing, those above and lines of the same
+# form, and ends if one is missing still.
 install_missing() {
-  local needs=$1 manager=none program apt dnf packages=() missing=()
+  local needs=$agent_needs$1 manager=none program apt dnf packages=() missing=()
   PATH=$PATH:/usr/sbin:/sbin
   if command -v apt-get >/dev/null 2>&1; then manager=apt
   elif command -v dnf >/dev/null 2>&1; then manager=dnf

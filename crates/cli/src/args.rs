@@ -14,6 +14,7 @@ use crate::commands::compile::CompileArgs;
 use crate::commands::completion::CompletionArgs;
 use crate::commands::connect::ConnectArgs;
 use crate::commands::context::ContextCommand;
+use crate::commands::dead_letters::DeadLettersArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::environment::EnvironmentCommand;
 use crate::commands::host::{HostArgs, HostsArgs};
@@ -149,6 +150,8 @@ pub(crate) enum Command {
     Compile(CompileArgs),
     /// Show the context, the active host and what runs.
     Status(StatusArgs),
+    /// What was given up on and needs a person (master token).
+    DeadLetters(DeadLettersArgs),
     /// Keys that let applications in (master token).
     #[command(
         name = "apikeys",

@@ -19,6 +19,7 @@
 mod api_key;
 mod attach;
 mod base_url;
+mod dead_letter;
 mod environment;
 mod error;
 mod events;

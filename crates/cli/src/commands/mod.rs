@@ -7,6 +7,7 @@ pub(crate) mod compile;
 pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod context;
+pub(crate) mod dead_letters;
 pub(crate) mod doctor;
 pub(crate) mod environment;
 pub(crate) mod flags;
@@ -46,6 +47,7 @@ pub(crate) async fn dispatch(app: &App, command: Command) -> Result<(), Error> {
         Command::Init(args) => init::run(app, &args),
         Command::Validate(args) => validate::run(app, &args),
         Command::Compile(args) => compile::run(app, &args),
+        Command::DeadLetters(args) => dead_letters::run(app, &args).await,
         Command::Status(_) => status::run(app).await,
         Command::ApiKeys { command } => api_key::run(app, command).await,
         Command::Local { command } => local::run(app, command).await,

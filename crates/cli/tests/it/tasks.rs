@@ -46,3 +46,33 @@ fn a_task_tells_how_it_ended_and_what_it_wrote() {
         .prints("");
     user.run(&["task", "get", "c"]).exits(1).says("not found");
 }
+
+#[test]
+fn what_was_given_up_on_is_listed_page_by_page() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "GET /v1/dead-letters" => Some(json(
+            200,
+            r#"{"dead_letters":[{"kind":"orphan_destroy","entity_id":"fuse-x","reason":"disk is busy",
+                "retry_count":5,"payload":{},"first_seen_at":"2026-01-15T10:00:00Z",
+                "last_seen_at":"2026-01-15T11:00:00Z"}],"next_cursor":"c1"}"#,
+        )),
+        "GET /v1/dead-letters?cursor=c1" => Some(json(200, r#"{"dead_letters":[]}"#)),
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    let run = user.run(&["dead-letters"]).ok().says("--cursor c1");
+    for cell in [
+        "orphan_destroy",
+        "fuse-x",
+        "5",
+        "2026-01-15 11:00",
+        "disk is busy",
+    ] {
+        assert!(run.stdout.contains(cell), "{cell}: {}", run.stdout);
+    }
+    let run = user.run(&["dead-letters", "-o", "json"]).ok();
+    assert_eq!(run.json()["dead_letters"][0]["entity_id"], "fuse-x");
+    user.run(&["dead-letters", "--cursor", "c1"])
+        .ok()
+        .says("nothing was given up on");
+}

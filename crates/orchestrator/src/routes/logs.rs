@@ -4,17 +4,14 @@
 use axum::{
     body::{Body, Bytes},
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderName, HeaderValue, header},
     response::Response,
 };
 use fuse_control::{LogSource, Phase};
 use fuse_model::EnvironmentId;
 use futures_util::stream;
 
-use crate::{
-    http::{ApiError, App, Query},
-    server::Unhurried,
-};
+use super::sse::passed_on;
+use crate::http::{ApiError, App, Query};
 
 pub(super) async fn read(
     State(app): State<App>,
@@ -69,16 +66,5 @@ pub(super) fn whole(text: String) -> Response {
 }
 
 fn answer(body: Body) -> Response {
-    let mut response = Response::new(body);
-    for (name, value) in [
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-        (header::CACHE_CONTROL, "no-cache"),
-        (HeaderName::from_static("x-accel-buffering"), "no"),
-    ] {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
-    }
-    response.extensions_mut().insert(Unhurried);
-    response
+    passed_on(body, "text/plain; charset=utf-8")
 }

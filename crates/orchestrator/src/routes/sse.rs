@@ -17,11 +17,19 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Answers with `records`, each written out to its blank line.
 pub(super) fn answer(records: impl Stream<Item = String> + Send + 'static) -> Response {
-    let mut response = Response::new(Body::from_stream(kept_alive(records, KEEPALIVE)));
+    let body = Body::from_stream(kept_alive(records, KEEPALIVE));
+    let mut response = passed_on(body, "text/event-stream");
+    let keep = HeaderValue::from_static("keep-alive");
+    response.headers_mut().insert(header::CONNECTION, keep);
+    response
+}
+
+/// An answer that proxies neither keep nor hold back, and that may take its time.
+pub(super) fn passed_on(body: Body, content_type: &'static str) -> Response {
+    let mut response = Response::new(body);
     for (name, value) in [
-        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "no-cache"),
-        (header::CONNECTION, "keep-alive"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ] {
         response

@@ -100,11 +100,8 @@ async fn survives(fault: Fault) {
     agents[2].add_vm("fuse-orphan", Some(&fleet_id));
     fuse.until("/v1/environments/fuse-lost", |answer| answer.status == 404)
         .await;
-    let gone = tokio::time::timeout(Duration::from_secs(20), async {
-        while agents[2].vms() != ["fuse-on-2"] {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
+    let gone = agents[2].until(|agent| agent.vms() == ["fuse-on-2"]);
+    let gone = tokio::time::timeout(Duration::from_secs(20), gone);
     assert!(
         gone.await.is_ok(),
         "{fault:?}: an orphan on another host stays"

@@ -201,12 +201,8 @@ impl Fleet {
                 .count()
         };
         let before = looks();
-        let looked = async {
-            // What is seen twice is acted on in the second look: the third comes after it.
-            while looks() < before + 3 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
+        // What is seen twice is acted on in the second look: the third comes after it.
+        let looked = self.agents[0].until(|_| looks() >= before + 3);
         let waited = tokio::time::timeout(Duration::from_secs(30), looked).await;
         assert!(waited.is_ok(), "no cycles");
     }

@@ -248,6 +248,15 @@ impl FakeAgent {
         guests
     }
 
+    /// Waits until `holds`, which is looked at again after each call that was answered.
+    pub async fn until(&self, holds: impl Fn(&Self) -> bool) {
+        let mut answered = self.state.answered().subscribe();
+        while !holds(self) {
+            // The sender lives as long as the agent.
+            let _told = answered.changed().await;
+        }
+    }
+
     /// Waits until `count` attached sessions have ended.
     pub async fn attach_ended(&self, count: usize) {
         let mut ended = self.state.attach_ended().subscribe();

@@ -53,7 +53,15 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .merge(artifacts::router())
         .layer(DefaultBodyLimit::max(limits::MAX_UPLOAD_BYTES))
         .layer(middleware::from_fn(authenticate))
+        .layer(middleware::from_fn_with_state(state.clone(), tell))
         .with_state(state)
+}
+
+/// Wakes whoever waits for a call.
+async fn tell(Shared(state): Agent, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    state.answered().send_replace(());
+    response
 }
 
 async fn authenticate(request: Request, next: Next) -> Response {

@@ -104,6 +104,8 @@ pub(super) struct Inner {
     /// Who is the guest that is attached to; nobody is an echo.
     pub(super) answer_attached: Option<Answered>,
     attach_ended: watch::Sender<usize>,
+    /// Told after every answer.
+    answered: watch::Sender<()>,
     pub(super) sessions: JoinSet<()>,
     pub(super) calls: Vec<String>,
     pub(super) failures: HashMap<Step, VecDeque<Failure>>,
@@ -142,6 +144,10 @@ impl State {
     }
 
     /// Counts attached sessions that have ended.
+    pub(super) fn answered(&self) -> watch::Sender<()> {
+        self.lock().answered.clone()
+    }
+
     pub(super) fn attach_ended(&self) -> watch::Sender<usize> {
         self.lock().attach_ended.clone()
     }

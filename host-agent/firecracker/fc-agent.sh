@@ -133,14 +133,6 @@ listen_port() {
   printf '%s' "${listen##*:}" | grep . || printf 8080
 }
 
-install_updater() {
-  mkdir -p "$state"
-  install_unit fc-update.service
-  install_unit fc-update.timer
-  systemctl enable --now fc-update.timer
-  log "updates come every Monday around 04:00 UTC; at once: systemctl start fc-update"
-}
-
 # register: this host with its own orchestrator, which asks the agent for what is left open.
 register() {
   local url token
@@ -181,7 +173,7 @@ bootstrap() {
   if [ -n "$updater" ]; then
     [ -n "$(setting "$state/.fc-updater.env" FUSE_ORCH_SERVICE)" ] ||
       printf 'FUSE_ORCH_SERVICE=orchestrator.service\nFUSE_ORCH_BIN=%s\n' "$ORCH_BIN" | new_file "$state/.fc-updater.env"
-    install_updater
+    install_updater fc-update
   fi
   printf '\n  fuse connect http://%s:%s --token %s --master\n' \
     "$(public_host)" "$(listen_port)" "$(setting "$config" ORCH_AUTH_TOKEN)"
@@ -208,7 +200,7 @@ case $command in
   uninstall-service) remove_units fc-agent.service; log "$FC_DIR stays, with its guests; fc-down.sh ends those" ;;
   install-orchestrator) install_orchestrator ;;
   uninstall-orchestrator) remove_units orchestrator.service; log "/etc/default/orchestrator and $ORCH_BIN stay" ;;
-  install-updater) install_updater ;;
+  install-updater) install_updater fc-update ;;
   uninstall-updater) remove_units fc-update.timer fc-update.service ;;
   bootstrap) bootstrap "$@" ;;
 esac

@@ -7,8 +7,4 @@
 . "$(dirname "$0")/common.sh"
 case "$#:${1:-}" in 0: | 1:--refresh) ;; *) die "usage: fc-bake-rootfs.sh [--refresh]" ;; esac
 as_root "$@"
-
-find_agent
-find_fused
-mkdir -p "$state"
-"$DESTDIR$FC_AGENT_BIN" image build --out "$state" --fused "$state/fused" "$@"
+bake_image "$FC_AGENT_BIN" "$@"

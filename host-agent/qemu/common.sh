@@ -22,10 +22,12 @@ units=$DESTDIR/etc/systemd/system
 state=$DESTDIR$QEMU_DIR
 sysfs=${FUSE_SYSFS:-/sys}
 prefix=QEMU home=$QEMU_DIR
-settings_of_sudo=QEMU_DIR,QEMU_AGENT_PORT,QEMU_AGENT_BIN,QEMU_AGENT_BIN_SRC,QEMU_AGENT_TOKEN,QEMU_AGENT_URL,QEMU_ROOTFS_SIZE,QEMU_BAKE_MOUNT,QEMU_BAKE_WORK,CUDA_REPO,FUSED_BIN_SRC,VFIO_INVENTORY,MIG_INVENTORY,MIG_LAYOUT_CONF,FUSE_SYSFS,PUBLIC_HOST,FUSE_REPO,FUSE_RELEASE_URL,FUSE_LATEST_URL,GH_TOKEN,VERSION
+settings_of_sudo=QEMU_DIR,QEMU_AGENT_PORT,QEMU_AGENT_BIN,QEMU_AGENT_BIN_SRC,QEMU_AGENT_TOKEN,QEMU_AGENT_URL,QEMU_FORCE,QEMU_SKIP_REBAKE,QEMU_ROOTFS_SIZE,QEMU_BAKE_MOUNT,QEMU_BAKE_WORK,CUDA_REPO,FUSE_GPU_TEST,VFIO_INVENTORY,MIG_INVENTORY,MIG_LAYOUT_CONF,FUSE_SYSFS
 vfio_inventory=${VFIO_INVENTORY:-$state/vfio-inventory.txt}
 mig_inventory=${MIG_INVENTORY:-$state/mig-inventory.txt}
 mig_layout=${MIG_LAYOUT_CONF:-$state/mig-layout.conf}
+# Beside it, a file that says which driver is in it, for which kernel.
+cuda_image=$state/rootfs-cuda.qcow2
 
 check_paths "$QEMU_DIR" "$QEMU_AGENT_BIN"
 case $QEMU_AGENT_PORT in '' | *[!0-9]*) die "QEMU_AGENT_PORT='$QEMU_AGENT_PORT' is not a port" ;; esac
@@ -41,6 +43,20 @@ install_unit() {
 
 find_agent() {
   find_program qemu-agent "${QEMU_AGENT_BIN_SRC:-}" "$QEMU_AGENT_BIN" "fuse-agent_Linux_$(release_arch).tar.gz" qemu-agent
+}
+
+# guest_kernel: the version of the kernel that guests boot.
+guest_kernel() { field kernel_version <"$state/image.json"; }
+
+# need_agent: `api` and `token` of the agent that runs here; a script that tests it ends where there is none.
+need_agent() {
+  token=${QEMU_AGENT_TOKEN:-$(agent_token)}
+  api=${QEMU_AGENT_URL:-http://127.0.0.1:$QEMU_AGENT_PORT}
+  if ! curl --silent --output /dev/null --max-time 10 "$api/healthz"; then
+    printf 'SKIP %s: no agent answers at %s\n' "$me" "$api"
+    exit 0
+  fi
+  [ -n "$token" ] || die "there is no QEMU_AGENT_TOKEN, neither in the environment nor in $QEMU_DIR/.env: ./qemu-agent.sh install-service makes one"
 }
 
 # replace <file>: stdin becomes its content, whole or not at all.

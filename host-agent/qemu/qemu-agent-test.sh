@@ -7,14 +7,8 @@
 . "$tree/ops/lib/smoke.sh"
 [ $# -eq 0 ] || die "usage: qemu-agent-test.sh (it takes no arguments)"
 as_root "$@"
-token=${QEMU_AGENT_TOKEN:-$(agent_token)}
-api=${QEMU_AGENT_URL:-http://127.0.0.1:$QEMU_AGENT_PORT}
+need_agent
 vm=smoke-$$
-if ! curl --silent --output /dev/null --max-time 10 "$api/healthz"; then
-  printf 'SKIP qemu-agent-test: no agent answers at %s\n' "$api"
-  exit 0
-fi
-[ -n "$token" ] || die "there is no QEMU_AGENT_TOKEN, neither in the environment nor in $QEMU_DIR/.env: ./qemu-agent.sh install-service makes one"
 scratch
 
 # refused <method> <path> <status> [body]

@@ -9,6 +9,8 @@ usage: qemu-agent.sh <command>
 
   install-service     the agent as qemu-agent.service, and qemu-gpus.service, which readies the GPUs at boot
   uninstall-service
+  install-updater     verified updates every Monday around 04:00 UTC
+  uninstall-updater
   env                 what registering this host needs
 TEXT
   exit 1
@@ -37,6 +39,8 @@ as_root "$@"
 case $1 in
   install-service) install_service ;;
   uninstall-service) remove_units qemu-agent.service qemu-gpus.service ;;
+  install-updater) install_updater qemu-update ;;
+  uninstall-updater) remove_units qemu-update.timer qemu-update.service ;;
   env) print_env ;;
   *) usage ;;
 esac

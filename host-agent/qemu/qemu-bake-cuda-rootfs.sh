@@ -17,7 +17,7 @@ repo=${CUDA_REPO:-debian12}
 check_paths "$mount" "$bake"
 plain=$state/rootfs-fused.ext4
 [ -f "$plain" ] || die "there is no $plain: run ./qemu-install.sh first"
-kernel=$(field kernel_version <"$state/image.json")
+kernel=$(guest_kernel)
 [ -n "$kernel" ] || die "$state/image.json does not say which kernel guests boot"
 for tool in qemu-img resize2fs e2fsck mount chroot curl; do
   command -v "$tool" >/dev/null 2>&1 || die "$tool is missing: run ./qemu-install.sh first"
@@ -70,8 +70,9 @@ GUEST
 rm -f "$mount/etc/resolv.conf"
 [ -z "$resolv" ] || ln -s "$resolv" "$mount/etc/resolv.conf"
 for part in dev/pts dev proc sys ''; do umount "$mount/$part"; done
-qemu-img convert -O qcow2 "$bake/rootfs.ext4" "$state/rootfs-cuda.qcow2.new"
-mv -f "$state/rootfs-cuda.qcow2.new" "$state/rootfs-cuda.qcow2"
+qemu-img convert -O qcow2 "$bake/rootfs.ext4" "$cuda_image.new"
+mv -f "$cuda_image.new" "$cuda_image"
+printf '%s %s\n' "$driver" "$kernel" | replace "$cuda_image.driver"
 if [ "$(setting "$state/.env" BASE_ROOTFS)" = "$QEMU_DIR/rootfs-fused.ext4" ]; then
   grep -v '^BASE_ROOTFS=' "$state/.env" | new_file "$state/.env"
 fi

@@ -17,12 +17,9 @@ fi
 [ -n "$(ls -A "$sysfs/kernel/iommu_groups" 2>/dev/null)" ] ||
   log "warning: no IOMMU groups, so guests cannot be given GPUs: enable the IOMMU in the firmware and boot with intel_iommu=on or amd_iommu=on"
 
-find_agent
-find_fused
-mkdir -p "$state"
-"$DESTDIR$QEMU_AGENT_BIN" image build --out "$state" --fused "$state/fused"
+"$here/qemu-bake-rootfs.sh"
 # Until an image with the NVIDIA driver is baked, guests start from the plain one.
-if [ ! -e "$state/rootfs-cuda.qcow2" ] && [ -z "$(setting "$state/.env" BASE_ROOTFS)" ]; then
+if [ ! -e "$cuda_image" ] && [ -z "$(setting "$state/.env" BASE_ROOTFS)" ]; then
   { [ ! -f "$state/.env" ] || cat "$state/.env"; printf 'BASE_ROOTFS=%s/rootfs-fused.ext4\n' "$QEMU_DIR"; } | new_file "$state/.env"
   log "guests start from the plain image; for CUDA: ./qemu-bake-cuda-rootfs.sh <driver branch>"
 fi

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # What the scripts of a host's agent share, whichever agent it is. Needs release.sh, config.sh and host.sh. The script that
 # reads this has said: `prefix` of the agent's variables, its `home` (`state` is where that is staged), `settings_of_sudo`
-# (variables that come along to root), `tree` (the checkout).
+# (its own variables that come along to root), `tree` (the checkout).
 
 # default_bin <program>: a program that a package put into /usr/bin is left to the package manager.
 default_bin() { if [ -x "$DESTDIR/usr/bin/$1" ]; then printf '/usr/bin/%s' "$1"; else printf '/usr/local/bin/%s' "$1"; fi; }
@@ -18,7 +18,7 @@ check_paths() {
 as_root() {
   if [ "$(id -u)" -eq 0 ] || [ -n "$DESTDIR" ]; then return 0; fi
   command -v sudo >/dev/null 2>&1 || die "needs root and there is no sudo; run it as root"
-  exec sudo --preserve-env=FC_DIR,FC_AGENT_PORT,FC_AGENT_BIN,FC_AGENT_BIN_SRC,FC_BIN,FC_BIN_SRC,FC_VERSION,FC_SHA256,FC_FORCE,FC_SKIP_REBAKE,FUSED_BIN_SRC,ORCH_BIN,ORCH_BIN_SRC,DATABASE_URL,PUBLIC_HOST,FUSE_REPO,FUSE_RELEASE_URL,FUSE_LATEST_URL,FUSE_ORCH_SERVICE,FUSE_ORCH_BIN,GH_TOKEN,VERSION \
+  exec sudo --preserve-env="$settings_of_sudo,FUSED_BIN_SRC,ORCH_BIN,ORCH_BIN_SRC,DATABASE_URL,PUBLIC_HOST,FUSE_REPO,FUSE_RELEASE_URL,FUSE_LATEST_URL,FUSE_ORCH_SERVICE,FUSE_ORCH_BIN,GH_TOKEN,VERSION" \
     -- "$0" "$@"
 }
 
@@ -77,6 +77,23 @@ find_fused() {
   local packaged=$DESTDIR/usr/lib/fuse/fused
   [ ! -x "$packaged" ] || FUSED_BIN_SRC=${FUSED_BIN_SRC:-$packaged}
   find_program fused "${FUSED_BIN_SRC:-}" "$home/fused" "fused_Linux_$(release_arch)" ''
+}
+
+# bake_image <agent> [--refresh]: what guests boot, with the guest agent that is in place.
+bake_image() {
+  find_agent
+  find_fused
+  mkdir -p "$state"
+  "$DESTDIR$1" image build --out "$state" --fused "$state/fused" "${@:2}"
+}
+
+# install_updater <name>: the service and the timer of that name.
+install_updater() {
+  mkdir -p "$state"
+  install_unit "$1.service"
+  install_unit "$1.timer"
+  systemctl enable --now "$1.timer"
+  log "updates come every Monday around 04:00 UTC; at once: systemctl start $1"
 }
 
 # What each agent needs on its host: program|package with apt|package with dnf

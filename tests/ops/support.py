@@ -17,6 +17,7 @@ import unittest
 TREE = pathlib.Path(__file__).resolve().parents[2]
 INSTALLERS = ("install-fuse.sh", "install-orchestrator.sh")
 FIRECRACKER = TREE / "host-agent" / "firecracker"
+QEMU = TREE / "host-agent" / "qemu"
 TARGET = TREE / os.environ.get("CARGO_TARGET_DIR", "target")
 # The programs of this build, and what guests boot.
 BINARIES = TARGET / "debug"

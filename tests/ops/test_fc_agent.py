@@ -174,15 +174,6 @@ class Agent(Host):
         self.put(AGENT, "#!/bin/sh\necho 'no /dev/kvm here'; exit 1\n")
         self.assertIn("no /dev/kvm here", self.fc("start", FC_AGENT_PORT="1", fails=True).stderr)
 
-    def test_the_updater_gets_its_paths(self):
-        self.fc("install-updater", FC_DIR="/srv/fc")
-        service = self.at(f"{UNITS}/fc-update.service").read_text()
-        self.assertIn(f"\nExecStart={FIRECRACKER}/fc-update.sh\n", service)
-        self.assertIn("\nEnvironmentFile=-/srv/fc/.fc-updater.env\n", service)
-        self.assertEqual(self.calls()[-1], "enable --now fc-update.timer")
-        self.fc("uninstall-updater")
-        self.assertEqual([p.name for p in self.at(UNITS).iterdir()], [])
-
     def test_unknown_commands_and_paths_that_cannot_be_quoted_are_refused(self):
         self.assertIn("usage: fc-agent.sh", self.fc("frobnicate", fails=True).stderr)
         self.assertIn("usage: fc-agent.sh", self.fc("env", "more", fails=True).stderr)

@@ -10,13 +10,13 @@ import threading
 import unittest
 
 from support import (
-    ARCH, BINARIES, HOST, IMAGE, TREE, Stage, archive, need_image, need_programs, need_root, need_tools, program,
+    ARCH, BINARIES, HOST, IMAGE, QEMU, Stage, archive, need_image, need_programs, need_root, need_tools, program,
 )
 
-QEMU = TREE / "host-agent" / "qemu"
 HOME = "/var/lib/fuse-gpu"
 
-# Keeps MIG mode and partitions in files; each card has room for $ROOM partitions.
+# Keeps MIG mode and partitions in files: a line `<profile> <number> <compute instance or ->` for each partition; each card
+# has room for $ROOM of them. Those whose number is in `used` are a guest's.
 NVIDIA_SMI = r"""#!/bin/bash
 state=$NVIDIA_STATE
 mode() { cat "$state/mode-$1" 2>/dev/null || printf Disabled; }
@@ -39,14 +39,34 @@ case "$1" in
     while read -r index uuid bus name; do
       printf 'GPU %s: %s (UUID: %s)\n' "$index" "$name" "$uuid"
       n=0
-      while read -r profile; do
+      while read -r profile number compute; do
+        [ "$compute" = 0 ] || continue
         printf '  MIG %s     Device  %s: (UUID: MIG-%s-%s)\n' "$profile" "$n" "$index" "$n"; n=$((n + 1))
       done < <(cat "$state/parts-$index" 2>/dev/null)
     done <"$state/cards" ;;
   -i) [ ! -e "$state/busy" ] || exit 1; [ -e "$state/pending" ] || printf Enabled >"$state/mode-$2" ;;
   mig)
-    [ "$(cat "$state/parts-$3" 2>/dev/null | wc -l)" -lt "${ROOM:-7}" ] || { echo 'Insufficient Resources' >&2; exit 19; }
-    printf '%s\n' "$5" >>"$state/parts-$3" ;;
+    parts=$state/parts-$3
+    touch "$parts"
+    case $4 in
+      -cgi)
+        [ "$(wc -l <"$parts")" -lt "${ROOM:-7}" ] || { echo 'Insufficient Resources' >&2; exit 19; }
+        for number in 7 8 9 10 11 12 13; do grep -q " $number " "$parts" || break; done
+        printf '%s %s 0\n' "$5" "$number" >>"$parts" ;;
+      -lgi)
+        [ -s "$parts" ] || { echo 'No GPU instances found: Not Found'; exit 6; }
+        printf '| GPU instances:                                        |\n| GPU   Name             Profile  Instance   Placement  |\n'
+        while read -r profile number compute; do
+          printf '|=======================================================|\n|%4s  MIG %-15s  19   %8s          0:1     |\n' "$3" "$profile" "$number"
+        done <"$parts" ;;
+      -dci)
+        { grep -q " $6 0$" "$parts" && ! grep -qx "$6" "$state/used" 2>/dev/null; } || { echo 'In use by another client' >&2; exit 19; }
+        sed -i "s/ $6 0$/ $6 -/" "$parts" ;;
+      -dgi)
+        grep -q " $6 -$" "$parts" || { echo 'In use by another client' >&2; exit 19; }
+        sed -i "/ $6 -$/d" "$parts" ;;
+      *) exit 2 ;;
+    esac ;;
 esac
 """
 
@@ -238,6 +258,14 @@ class Mig(GpuHost):
     def setup_mig(self, *args, **kwargs):
         return self.qemu("qemu-mig-setup.sh", *args, **kwargs)
 
+    def parts(self, card=0):
+        """Profile and number of each partition of a card."""
+        file = self.state / f"parts-{card}"
+        return [tuple(line.split()[:2]) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def layout(self):
+        return (self.home / "mig-layout.conf").read_text()
+
     def test_four_wanted_are_four_made_with_their_parent_and_an_attachable_id(self):
         self.setup_mig("--profile", "1G.10GB=4")
         found = self.mig()
@@ -246,8 +274,8 @@ class Mig(GpuHost):
             self.assertEqual((profile, kind, parent), ("1g.10gb", "a100-sxm4-40gb", "GPU-65"))
             self.assertRegex(uuid, r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
             self.assertTrue((self.kernel.mdevs / uuid).exists())
-        self.assertEqual((self.state / "parts-0").read_text().split(), ["1g.10gb"] * 4)
-        self.assertEqual((self.home / "mig-layout.conf").read_text(), "1g.10gb=4\n")
+        self.assertEqual([profile for profile, _ in self.parts()], ["1g.10gb"] * 4)
+        self.assertEqual(self.layout(), "1g.10gb=4\n")
 
     def test_a_full_card_is_followed_by_the_next_and_a_shortfall_is_said(self):
         done = self.setup_mig("--profile", "1g.10gb=5", ROOM="2")
@@ -270,7 +298,7 @@ class Mig(GpuHost):
         self.qemu("qemu-gpus.sh")
         self.assertEqual(self.mig(), before)
         self.assertEqual(sorted(path.name for path in self.kernel.mdevs.iterdir()), sorted(line[2] for line in before))
-        self.assertEqual((self.state / "parts-0").read_text().split(), ["1g.10gb"] * 2)
+        self.assertEqual([profile for profile, _ in self.parts()], ["1g.10gb"] * 2)
 
     def test_nothing_is_made_without_a_layout(self):
         self.assertIn("there is no layout", self.setup_mig(fails=True).stderr)
@@ -295,13 +323,45 @@ class Mig(GpuHost):
         shutil.rmtree(self.kernel.mdevs / gone[2])
         self.assertEqual(self.setup_mig("--list").stdout.split(), kept)
 
-    def test_taking_one_out(self):
-        self.setup_mig("--profile", "1g.10gb=2")
-        (_, _, uuid, _), other = self.mig()
+    def test_taking_one_out_takes_its_partition_and_its_place_in_the_layout(self):
+        self.setup_mig("--profile", "1g.10gb=2", "--profile", "2g.20gb=1")
+        (_, _, uuid, _), other, wide = self.mig()
         self.setup_mig("--unbind", uuid.upper())
-        self.assertEqual(self.mig(), [other])
+        self.assertEqual(self.mig(), [other, wide])
+        self.assertFalse((self.kernel.mdevs / uuid).exists())
+        self.assertEqual(self.parts(), [("1g.10gb", "8"), ("2g.20gb", "9")])
+        self.assertEqual(self.layout(), "1g.10gb=1\n2g.20gb=1\n")
         self.assertIn("there is no instance", self.setup_mig("--unbind", uuid).stderr)
         self.setup_mig("--unbind", "MIG-1", fails=True)
+        # Neither a reboot nor a VM that gives an instance back brings it again.
+        self.setup_mig()
+        self.assertEqual((self.mig(), len(self.parts())), ([other, wide], 2))
+        self.setup_mig("--unbind", wide[2])
+        self.assertEqual((self.parts(), self.layout()), ([("1g.10gb", "8")], "1g.10gb=1\n"))
+
+    def test_the_partition_that_another_guest_has_is_not_the_one_that_goes(self):
+        self.setup_mig("--profile", "1g.10gb=2")
+        (self.state / "used").write_text("7\n")
+        self.setup_mig("--unbind", self.mig()[0][2])
+        self.assertEqual(self.parts(), [("1g.10gb", "7")])
+
+    def test_one_whose_partition_is_in_use_is_finished_by_the_next_run(self):
+        self.setup_mig("--profile", "1g.10gb=1")
+        uuid = self.mig()[0][2]
+        (self.state / "used").write_text("7\n")
+        self.assertIn("run this again", self.setup_mig("--unbind", uuid, fails=True).stderr)
+        self.assertEqual((self.parts(), self.layout()), ([("1g.10gb", "7")], "1g.10gb=1\n"))
+        (self.state / "used").unlink()
+        self.setup_mig("--unbind", uuid)
+        self.assertEqual((self.parts(), self.mig(), self.layout()), ([], [], ""))
+
+    def test_a_run_that_was_cut_short_after_the_partition_takes_no_second_one(self):
+        self.setup_mig("--profile", "1g.10gb=2")
+        uuid, inventory = self.mig()[0][2], (self.home / "mig-inventory.txt").read_text()
+        self.setup_mig("--unbind", uuid)
+        (self.home / "mig-inventory.txt").write_text(inventory)
+        self.setup_mig("--unbind", uuid)
+        self.assertEqual((len(self.parts()), len(self.mig()), self.layout()), (1, 1, "1g.10gb=1\n"))
 
     def test_one_that_a_guest_uses_is_not_taken_out(self):
         self.setup_mig("--profile", "1g.10gb=1")
@@ -310,7 +370,7 @@ class Mig(GpuHost):
         remove.unlink()
         remove.write_text("")
         self.assertIn("a guest uses it", self.setup_mig("--unbind", uuid, fails=True).stderr)
-        self.assertEqual(self.mig()[0][2], uuid)
+        self.assertEqual((self.mig()[0][2], len(self.parts()), self.layout()), (uuid, 1, "1g.10gb=1\n"))
 
     def test_wrong_requests(self):
         for args in (("--profile", "foo=1"), ("--profile", "1g.10gb"), ("--profile", "1g.10gb=0"), ("--profile",), ("x",)):
@@ -322,9 +382,9 @@ class Mig(GpuHost):
 
     def test_a_partition_without_a_device_is_used_before_another_is_made(self):
         (self.state / "mode-0").write_text("Enabled")
-        (self.state / "parts-0").write_text("1g.10gb\n")
+        (self.state / "parts-0").write_text("1g.10gb 7 0\n")
         self.setup_mig("--profile", "1g.10gb=1")
-        self.assertEqual((self.state / "parts-0").read_text().split(), ["1g.10gb"])
+        self.assertEqual(self.parts(), [("1g.10gb", "7")])
         self.assertEqual(len(self.mig()), 1)
 
 
@@ -393,6 +453,10 @@ class Tests(GpuHost):
     def test_what_cannot_run_here_says_so(self):
         done = self.qemu("qemu-agent-test.sh", QEMU_AGENT_URL="http://127.0.0.1:9")
         self.assertEqual(done.stdout, "SKIP qemu-agent-test: no agent answers at http://127.0.0.1:9\n")
+        done = self.qemu("qemu-test.sh", QEMU_AGENT_URL="http://127.0.0.1:9")
+        self.assertEqual(done.stdout, "SKIP qemu-test: no agent answers at http://127.0.0.1:9\n")
+        for wrong in (("10.201.1.2",), ("a", "b")):
+            self.qemu("qemu-test.sh", *wrong, fails=True)
         self.assertIn("SKIP qemu-e2e: FUSE_GPU_E2E=1 asks for it", self.qemu("qemu-e2e.sh").stdout)
         asked = {"FUSE_GPU_E2E": "1"}
         self.assertIn("SKIP qemu-e2e: neither", self.qemu("qemu-e2e.sh", **asked).stdout)
@@ -436,9 +500,27 @@ class Bake(GpuHost):
         self.assertIn('"cuda-drivers-$driver"', log)
         self.assertTrue((self.home / "rootfs-cuda.qcow2").exists())
         self.assertNotIn("BASE_ROOTFS", self.settings(f"{HOME}/.env"), "the image is the default now")
+        self.assertEqual((self.home / "rootfs-cuda.qcow2.driver").read_text(), "550 6.1.0-1-cloud-amd64\n")
         self.assertFalse((self.root / "work").exists())
         mounts = re.findall(r"^mount .* (\S+)$", log, re.M)
         self.assertEqual(sorted(re.findall(r"^umount (\S+)$", log, re.M)), sorted([*mounts[1:], f"{self.mount}/"]))
+
+    def test_a_new_kernel_or_a_refresh_makes_the_image_again_and_nothing_else_does(self):
+        self.put("/usr/local/bin/qemu-agent", FAKE_AGENT)
+        self.put(f"{HOME}/fused", program("fused"))
+        work = {"QEMU_BAKE_MOUNT": str(self.mount), "QEMU_BAKE_WORK": str(self.root / "work"), "QEMU_ROOTFS_SIZE": "1M"}
+        made = lambda: self.log.read_text().count("cuda-drivers") if self.log.exists() else 0
+        self.qemu("qemu-bake-rootfs.sh", **work)
+        self.assertEqual(made(), 0, "no image with CUDA, none is made")
+        self.bake()
+        self.qemu("qemu-bake-rootfs.sh", **work)
+        self.assertEqual(made(), 1)
+        self.qemu("qemu-bake-rootfs.sh", "--refresh", **work)
+        self.assertEqual(made(), 2)
+        self.put(f"{HOME}/image.json", '{"kernel_version": "6.1.0-2-cloud-amd64"}', 0o644)
+        self.chroot("mkdir -p $1/lib/modules/6.1.0-2-cloud-amd64; : >$1/lib/modules/6.1.0-2-cloud-amd64/nvidia.ko")
+        self.qemu("qemu-bake-rootfs.sh", **work)
+        self.assertEqual((self.home / "rootfs-cuda.qcow2.driver").read_text(), "550 6.1.0-2-cloud-amd64\n")
 
     def test_an_image_without_the_module_is_not_taken(self):
         self.put(f"{HOME}/rootfs-cuda.qcow2", b"before", 0o644)
@@ -487,6 +569,12 @@ class Live(GpuHost):
             (set -a; . {HOME}/.env; QEMU_DIR={HOME} QEMU_ACCELERATOR=tcg QEMU_BIN={self.bin}/qemu exec /usr/local/bin/qemu-agent) &
             until curl --silent --output /dev/null http://127.0.0.1:8091/; do kill -0 $! || exit 1; sleep 0.2; done
             ./qemu-agent-test.sh
+            ./qemu-test.sh
+            token() {{ printf 'header = "Authorization: Bearer t0ken"\n'; }}
+            token | curl --silent --fail --config - -d '{{"name":"there","memory_mb":256}}' http://127.0.0.1:8091/v1/vm
+            ./qemu-test.sh there
+            # This image has no driver of NVIDIA's, so a guest with a device in it is found out.
+            ! FUSE_GPU_TEST=1 ./qemu-test.sh
             """
         env = {**self.env, "PUBLIC_HOST": "127.0.0.1"}
         del env["DESTDIR"]
@@ -497,6 +585,10 @@ class Live(GpuHost):
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-4000:])
         for said in ("capacity, with a GPU", "exec in a guest kernel", "snapshot 501", "nothing is left"):
             self.assertRegex(done.stderr, rf"ok: .*{said}")
+        kernel = r"kernel: [0-9.]+-\S+\nSKIP qemu-test: nvidia-smi in the guest"
+        self.assertRegex(done.stdout, rf"host name: test-[0-9]+\n{kernel}")
+        self.assertRegex(done.stdout, rf"host name: there\n{kernel}")
+        self.assertIn("the guest's driver does not see a GPU", done.stderr)
         self.assertEqual(self.kernel.driver("0000:65:00.1"), "vfio-pci")
 
 

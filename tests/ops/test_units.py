@@ -11,11 +11,11 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BINARIES, FIRECRACKER, HOST, IMAGE, TREE, need_image, need_programs, need_root, need_tools
+from support import BINARIES, FIRECRACKER, HOST, IMAGE, QEMU, TREE, need_image, need_programs, need_root, need_tools
 
 UNITS = TREE / "ops" / "systemd"
 HOST_UNITS = ("fc-agent.service", "fc-update.service", "fc-update.timer", "orchestrator.service")
-GPU_UNITS = ("qemu-agent.service", "qemu-gpus.service")
+GPU_UNITS = ("qemu-agent.service", "qemu-gpus.service", "qemu-update.service", "qemu-update.timer")
 ANALYZE = shutil.which("systemd-analyze")
 
 
@@ -37,7 +37,8 @@ class Analysed(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root:
             # Programs and files that the units name must exist in the root that is looked at.
             for path in ("usr/local/bin/orchestrator", "usr/local/bin/fc-agent", "usr/local/bin/qemu-agent",
-                         "usr/share/fuse/host-agent/firecracker/fc-update.sh", "usr/share/fuse/host-agent/qemu/qemu-gpus.sh"):
+                         "usr/share/fuse/host-agent/firecracker/fc-update.sh", "usr/share/fuse/host-agent/qemu/qemu-gpus.sh",
+                         "usr/share/fuse/host-agent/qemu/qemu-update.sh"):
                 file = pathlib.Path(root, path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.touch(mode=0o755)
@@ -89,6 +90,8 @@ class Analysed(unittest.TestCase):
 
     def test_updates_come_around_four_on_mondays(self):
         timer = unit("fc-update.timer")
+        other = unit("qemu-update.timer")
+        self.assertEqual({key for key in timer if timer[key] != other[key]}, {"Description"})
         done = subprocess.run(
             [ANALYZE, "calendar", "--iterations=2", "--base-time=2026-01-01 00:00:00 UTC", timer["OnCalendar"][0]],
             capture_output=True, text=True, env={**os.environ, "TZ": "UTC"}, timeout=60,
@@ -103,7 +106,10 @@ class Said(unittest.TestCase):
     """What the other parts rely on."""
 
     def test_a_restart_of_the_agent_kills_no_guest(self):
-        self.assertEqual(unit("fc-agent.service")["KillMode"], ["process"])
+        for agent in ("fc-agent.service", "qemu-agent.service"):
+            self.assertEqual(unit(agent)["KillMode"], ["process"])
+            # Limits of each guest are control groups below the unit's.
+            self.assertEqual(unit(agent)["Delegate"], ["yes"])
 
     def test_the_orchestrator_beside_an_agent_starts_after_it(self):
         self.assertIn("fc-agent.service", unit("orchestrator.service")["After"][0].split())
@@ -118,7 +124,7 @@ class Said(unittest.TestCase):
     def test_a_helper_is_written_once(self):
         """What ops/lib defines, no script and no other part of it defines again."""
         libraries = [*(TREE / "ops/lib").iterdir()]
-        others = [*FIRECRACKER.iterdir(), *(TREE / "ops").glob("*.sh"), *(TREE / "ops/packages").iterdir()]
+        others = [*FIRECRACKER.iterdir(), *QEMU.iterdir(), *(TREE / "ops").glob("*.sh"), *(TREE / "ops/packages").iterdir()]
         places = {}
         for script in libraries + others:
             for name in re.findall(r"^(\w+)\(\)", script.read_text(), re.M):

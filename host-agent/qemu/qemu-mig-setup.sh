@@ -5,7 +5,7 @@
 #                                     so many instances of each profile on this host, as far as they fit
 #   qemu-mig-setup.sh                 the layout of before (at boot, and after a VM gave instances back)
 #   qemu-mig-setup.sh --list          writes the inventory anew and prints it
-#   qemu-mig-setup.sh --unbind <uuid> takes one instance out of it
+#   qemu-mig-setup.sh --unbind <uuid> takes one instance out of it: its device, its partition, and one from the layout
 #
 # An instance that a guest is given is a mediated device, which has a UUID of its own (the MIG-... id that nvidia-smi shows
 # names the partition and cannot be attached). The UUIDs are kept, so guests find their instance again after a reboot.
@@ -89,6 +89,23 @@ write_inventory() {
 # add_partition <index> <profile>: one more on the card, if it fits.
 add_partition() { nvidia-smi mig -i "$1" -cgi "$2" -C >/dev/null 2>&1; }
 
+# instances <index> <profile>: the numbers of the card's GPU instances of the profile, one a line.
+instances() {
+  nvidia-smi mig -i "$1" -lgi 2>/dev/null | awk -v profile="$2" '
+    $1 == "|" && $3 == "MIG" && tolower($4) == profile { print $6 }'
+}
+
+# remove_partition <index> <profile>: one that nobody uses. Devices have no partition of their own (each takes a free one
+# of its profile when its guest starts), and the driver lets go of none that a guest has.
+remove_partition() {
+  local number
+  for number in $(instances "$1" "$2"); do
+    nvidia-smi mig -i "$1" -dci -gi "$number" >/dev/null 2>&1 || true
+    ! nvidia-smi mig -i "$1" -dgi -gi "$number" >/dev/null 2>&1 || return 0
+  done
+  return 1
+}
+
 # restore_listed: devices of the inventory that are gone, under the UUIDs they had.
 restore_listed() {
   local profile kind uuid parent index gpu name bus mode
@@ -164,10 +181,21 @@ wanted() {
   want[$profile]=$count
 }
 
+# shrink_layout <profile> <count>: no more of the profile than that, so that what was taken out stays out.
+shrink_layout() {
+  [ -f "$mig_layout" ] || return 0
+  awk -F= -v profile="$1" -v most="$2" '
+    tolower($1) == profile && $2 > most { if (most > 0) print profile "=" most; next }
+    { print }' "$mig_layout" | replace "$mig_layout"
+}
+
+# unbind <uuid>: the line in the inventory goes last, so that a run that was cut short can be finished by another.
 unbind() {
-  local uuid=${1,,}
+  local uuid=${1,,} line profile kind parent index gpu name bus mode
   [[ $uuid =~ ^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$ ]] || die "'$1' is not the UUID of a mediated device"
-  if ! listed | awk '{ print tolower($3) }' | grep -qxF "$uuid"; then log "warning: there is no instance $uuid"; return 0; fi
+  line=$(listed | awk -v uuid="$uuid" 'tolower($3) == uuid')
+  [ -n "$line" ] || { log "warning: there is no instance $uuid"; return 0; }
+  read -r profile kind _ parent <<<"${line,,}"
   if [ -e "$mdevs/$uuid" ]; then
     printf '1\n' >"$mdevs/$uuid/remove" || die "$uuid cannot be taken out: a guest uses it"
     for _ in 1 2 3 4 5 6 7 8 9 10; do
@@ -176,6 +204,18 @@ unbind() {
     done
     [ ! -e "$mdevs/$uuid" ] || die "$uuid cannot be taken out: a guest uses it"
   fi
+  [ -n "$parent" ] || log "warning: nothing says which GPU $uuid is on, so its partition stays (nvidia-smi mig -lgi)"
+  cards=$(gpus) || die "nvidia-smi fails: is the NVIDIA driver loaded?"
+  while IFS=, read -r index gpu name bus mode; do
+    if [ "$mode" != Enabled ] || [ "${gpu,,}" != "$parent" ]; then continue; fi
+    # What other devices need stays, and so does what an earlier run left over.
+    if [ "$(instances "$index" "$profile" | wc -l)" -gt "$(live "$profile" "$gpu")" ]; then
+      remove_partition "$index" "$profile" ||
+        die "the $profile partition of $uuid cannot be removed: something uses it (nvidia-smi mig -i $index -lgi); run this again when it does not"
+      log "$profile $uuid is gone, and its partition on GPU $index"
+    fi
+  done <<<"$cards"
+  shrink_layout "$profile" "$(listed | awk -v profile="$profile" -v uuid="$uuid" 'tolower($1) == profile && tolower($3) != uuid' | wc -l)"
   write_inventory
 }
 

@@ -11,14 +11,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn dead_letters(&self, page: &PageQuery) -> Result<DeadLetterList, Error> {
-        let query = [
-            ("limit", page.limit.as_deref()),
-            ("cursor", page.cursor.as_deref()),
-        ];
-        self.fetch(
-            self.call(Method::GET, &["v1", "dead-letters"])?
-                .query(&query),
-        )
-        .await
+        let call = self.call(Method::GET, &["v1", "dead-letters"])?;
+        self.fetch(call.query(page)?).await
     }
 }

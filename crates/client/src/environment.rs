@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fuse_wire_api::{CreateEnvironment, Environment, EnvironmentList, ListEnvironments};
-use reqwest::header::HeaderValue;
 use reqwest::{Method, StatusCode};
 
 use crate::transport::{decode, read};
@@ -46,7 +45,7 @@ impl Client {
         let call = self
             .call(Method::POST, &["v1", "environments"])?
             .timeout(Some(CREATE_TIMEOUT))
-            .header("prefer", HeaderValue::from_static("respond-async"))
+            .in_background()
             .json(request)?;
         let response = self.send(call).await?;
         let in_progress = response.status() == StatusCode::ACCEPTED;
@@ -63,25 +62,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn environments(&self, query: &ListEnvironments) -> Result<EnvironmentList, Error> {
-        let filter = |text: &'static str, value: &'_ str| {
-            (text, (!value.is_empty()).then(|| value.to_owned()))
-        };
-        let filters = [
-            filter("task_id", &query.task_id),
-            filter("state", &query.state),
-            filter("host_id", &query.host_id),
-            ("limit", query.limit.clone()),
-            ("cursor", query.cursor.clone()),
-        ];
-        let pairs: Vec<_> = filters
-            .iter()
-            .map(|(name, value)| (*name, value.as_deref()))
-            .collect();
-        self.fetch(
-            self.call(Method::GET, &["v1", "environments"])?
-                .query(&pairs),
-        )
-        .await
+        let call = self.call(Method::GET, &["v1", "environments"])?;
+        self.fetch(call.query(query)?).await
     }
 
     /// One environment.
@@ -109,11 +91,8 @@ impl Client {
     /// # Errors
     /// See [`Error`]; when the drain command fails the environment is draining all the same.
     pub async fn drain(&self, id: &str) -> Result<Option<Environment>, Error> {
-        let call = self
-            .call(Method::POST, &["v1", "environments", id])?
-            .query(&[("action", Some("drain"))])
-            .timeout(Some(DRAIN_TIMEOUT));
-        self.fetch_if_any(call).await
+        let call = self.act("environments", id, "drain")?;
+        self.fetch_if_any(call.timeout(Some(DRAIN_TIMEOUT))).await
     }
 
     /// Gives the guest agent of an environment new credentials, which are in force when this
@@ -122,10 +101,7 @@ impl Client {
     /// # Errors
     /// See [`Error`]; the old credentials are in force then.
     pub async fn rotate_token(&self, id: &str) -> Result<(), Error> {
-        let call = self
-            .call(Method::POST, &["v1", "environments", id])?
-            .query(&[("action", Some("rotate-token"))])
-            .timeout(Some(CREATE_TIMEOUT));
-        self.perform(call).await
+        let call = self.act("environments", id, "rotate-token")?;
+        self.perform(call.timeout(Some(CREATE_TIMEOUT))).await
     }
 }

@@ -88,9 +88,8 @@ impl Client {
         request: &ExecRequest,
         stream: Option<&str>,
     ) -> Result<Call, Error> {
-        let call = self.call(Method::POST, &["v1", "environments", id])?;
-        call.query(&[("action", Some("exec")), ("stream", stream)])
-            .json(request)
+        let call = self.act("environments", id, "exec")?;
+        call.query(&[("stream", stream)])?.json(request)
     }
 }
 

@@ -23,11 +23,7 @@ impl Client {
     /// See [`Error`].
     pub async fn hosts(&self, page: &PageQuery) -> Result<HostList, Error> {
         let call = self.call(Method::GET, &["v1", "hosts"])?;
-        let query = [
-            ("limit", page.limit.as_deref()),
-            ("cursor", page.cursor.as_deref()),
-        ];
-        self.fetch(call.query(&query)).await
+        self.fetch(call.query(page)?).await
     }
 
     /// One host.
@@ -44,7 +40,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn cordon_host(&self, id: &str) -> Result<(), Error> {
-        self.act_on_host(id, "cordon").await
+        self.perform(self.act("hosts", id, "cordon")?).await
     }
 
     /// Puts a host back into placement.
@@ -52,7 +48,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn uncordon_host(&self, id: &str) -> Result<(), Error> {
-        self.act_on_host(id, "uncordon").await
+        self.perform(self.act("hosts", id, "uncordon")?).await
     }
 
     /// Takes a host out of placement for good. What is done with its environments is
@@ -61,9 +57,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn drain_host(&self, id: &str, evict: &str) -> Result<(), Error> {
-        let call = self.call(Method::POST, &["v1", "hosts", id])?;
-        let query = [("action", Some("drain")), ("evict", Some(evict))];
-        self.perform(call.query(&query)).await
+        let call = self.act("hosts", id, "drain")?;
+        self.perform(call.query(&[("evict", evict)])?).await
     }
 
     /// Asks a host's agent again what the host has.
@@ -71,8 +66,7 @@ impl Client {
     /// # Errors
     /// See [`Error`]; an agent that rejects the token is `unauthorized`.
     pub async fn probe_host(&self, id: &str) -> Result<Host, Error> {
-        let call = self.call(Method::POST, &["v1", "hosts", id])?;
-        self.fetch(call.query(&[("action", Some("probe"))])).await
+        self.fetch(self.act("hosts", id, "probe")?).await
     }
 
     /// Where an environment would go, and why not elsewhere. Nothing is made.
@@ -94,10 +88,5 @@ impl Client {
     pub async fn remove_host(&self, id: &str) -> Result<(), Error> {
         self.perform(self.call(Method::DELETE, &["v1", "hosts", id])?)
             .await
-    }
-
-    async fn act_on_host(&self, id: &str, action: &str) -> Result<(), Error> {
-        let call = self.call(Method::POST, &["v1", "hosts", id])?;
-        self.perform(call.query(&[("action", Some(action))])).await
     }
 }

@@ -37,22 +37,7 @@ impl Client {
     }
 
     pub(crate) async fn logs(&self, path: &[&str], query: &LogQuery) -> Result<LogStream, Error> {
-        let given = |text: &String| !text.is_empty();
-        let mut call = self.call(Method::GET, path)?.query(&[
-            (
-                "source",
-                Some(&query.source)
-                    .filter(|text| given(text))
-                    .map(String::as_str),
-            ),
-            (
-                "phase",
-                Some(&query.phase)
-                    .filter(|text| given(text))
-                    .map(String::as_str),
-            ),
-            ("follow", query.follow.then_some("true")),
-        ]);
+        let mut call = self.call(Method::GET, path)?.query(query)?;
         if query.follow {
             // Silence says nothing: the guest may have nothing to say.
             call = call.timeout(None);

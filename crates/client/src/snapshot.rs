@@ -7,8 +7,8 @@ use fuse_wire_api::{
     ResolvedSnapshot, Snapshot, SnapshotList,
 };
 use reqwest::Method;
-use reqwest::header::HeaderValue;
 
+use crate::transport::Call;
 use crate::{Client, Error};
 
 /// Bound of calls that copy a disk.
@@ -24,14 +24,7 @@ impl Client {
         environment: &str,
         request: &CreateSnapshot,
     ) -> Result<Snapshot, Error> {
-        let call = self
-            .call(
-                Method::POST,
-                &["v1", "environments", environment, "snapshots"],
-            )?
-            .timeout(Some(COPY_TIMEOUT))
-            .json(request)?;
-        self.fetch(call).await
+        self.fetch(self.snapshot_call(environment, request)?).await
     }
 
     /// Takes a snapshot and returns as soon as the server has accepted it: its record is
@@ -45,15 +38,14 @@ impl Client {
         environment: &str,
         request: &CreateSnapshot,
     ) -> Result<Snapshot, Error> {
-        let call = self
-            .call(
-                Method::POST,
-                &["v1", "environments", environment, "snapshots"],
-            )?
-            .timeout(Some(COPY_TIMEOUT))
-            .header("prefer", HeaderValue::from_static("respond-async"))
-            .json(request)?;
-        self.fetch(call).await
+        let call = self.snapshot_call(environment, request)?;
+        self.fetch(call.in_background()).await
+    }
+
+    fn snapshot_call(&self, environment: &str, request: &CreateSnapshot) -> Result<Call, Error> {
+        let path = ["v1", "environments", environment, "snapshots"];
+        let call = self.call(Method::POST, &path)?;
+        call.timeout(Some(COPY_TIMEOUT)).json(request)
     }
 
     /// One page of snapshots, newest first.
@@ -61,28 +53,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn snapshots(&self, query: &ListSnapshots) -> Result<SnapshotList, Error> {
-        let filter = |text: &'static str, value: &'_ str| {
-            (text, (!value.is_empty()).then(|| value.to_owned()))
-        };
-        let filters = [
-            filter("vm_id", &query.vm_id),
-            filter("task_id", &query.task_id),
-            filter("tenant_id", &query.tenant_id),
-            filter("state", &query.state),
-            filter("mode", &query.mode),
-            filter("name", &query.name),
-            filter("layer_key", &query.layer_key),
-            filter("arch", &query.arch),
-            filter("host_id", &query.host_id),
-            ("limit", query.limit.clone()),
-            ("cursor", query.cursor.clone()),
-        ];
-        let pairs: Vec<_> = filters
-            .iter()
-            .map(|(name, value)| (*name, value.as_deref()))
-            .collect();
-        self.fetch(self.call(Method::GET, &["v1", "snapshots"])?.query(&pairs))
-            .await
+        let call = self.call(Method::GET, &["v1", "snapshots"])?;
+        self.fetch(call.query(query)?).await
     }
 
     /// One snapshot.
@@ -105,7 +77,7 @@ impl Client {
     ) -> Result<ResolvedSnapshot, Error> {
         let call = self
             .call(Method::GET, &["v1", "snapshots", "resolve"])?
-            .query(&[("layer_key", Some(layer_key)), ("arch", Some(arch))]);
+            .query(&[("layer_key", layer_key), ("arch", arch)])?;
         self.fetch(call).await
     }
 
@@ -114,11 +86,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn restore_snapshot(&self, id: &str) -> Result<(), Error> {
-        let call = self
-            .call(Method::POST, &["v1", "snapshots", id])?
-            .query(&[("action", Some("restore"))])
-            .timeout(Some(COPY_TIMEOUT));
-        self.perform(call).await
+        let call = self.act("snapshots", id, "restore")?;
+        self.perform(call.timeout(Some(COPY_TIMEOUT))).await
     }
 
     /// Deletes a snapshot and its bytes.
@@ -141,8 +110,7 @@ impl Client {
         request: &ForkEnvironment,
     ) -> Result<Option<Environment>, Error> {
         let call = self
-            .call(Method::POST, &["v1", "environments", environment])?
-            .query(&[("action", Some("fork"))])
+            .act("environments", environment, "fork")?
             .timeout(Some(COPY_TIMEOUT))
             .json(request)?;
         self.fetch_if_any(call).await
@@ -158,8 +126,7 @@ impl Client {
         request: &MigrateEnvironment,
     ) -> Result<Environment, Error> {
         let call = self
-            .call(Method::POST, &["v1", "environments", environment])?
-            .query(&[("action", Some("migrate"))])
+            .act("environments", environment, "migrate")?
             .timeout(Some(COPY_TIMEOUT))
             .json(request)?;
         self.fetch(call).await

@@ -82,17 +82,23 @@ impl Call {
         self
     }
 
-    /// Adds query parameters, skipping the absent ones.
-    pub(crate) fn query(mut self, pairs: &[(&str, Option<&str>)]) -> Self {
-        if pairs.iter().any(|(_, value)| value.is_some()) {
-            let mut query = self.url.query_pairs_mut();
-            for (name, value) in pairs {
-                if let Some(value) = value {
-                    query.append_pair(name, value);
-                }
-            }
+    /// Asks the server to answer before the work is done.
+    pub(crate) fn in_background(self) -> Self {
+        self.header("prefer", HeaderValue::from_static("respond-async"))
+    }
+
+    /// Adds query parameters: a struct, or pairs. What is `None` is left out.
+    pub(crate) fn query(mut self, query: &impl Serialize) -> Result<Self, Error> {
+        let mut pairs = self.url.query_pairs_mut();
+        let written = query
+            .serialize(serde_urlencoded::Serializer::new(&mut pairs))
+            .map(|_| ());
+        drop(pairs);
+        written.map_err(|error| self.unwritable("a query", &error))?;
+        if self.url.query() == Some("") {
+            self.url.set_query(None);
         }
-        self
+        Ok(self)
     }
 
     /// Sets the whole query, encoded already.
@@ -103,12 +109,16 @@ impl Call {
 
     /// Sets the JSON body.
     pub(crate) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
-        let bytes = serde_json::to_vec(body).map_err(|error| Error::Decode {
-            url: self.shown(),
-            reason: format!("the request could not be written as JSON: {error}"),
-        })?;
+        let bytes = serde_json::to_vec(body).map_err(|error| self.unwritable("JSON", &error))?;
         self.body = Some(bytes);
         Ok(self)
+    }
+
+    fn unwritable(&self, form: &str, error: &dyn std::error::Error) -> Error {
+        Error::Decode {
+            url: self.shown(),
+            reason: format!("the request could not be written as {form}: {error}"),
+        }
     }
 
     /// The address without its query, for messages.
@@ -179,6 +189,12 @@ impl Client {
             timeout: Some(self.request_timeout),
             headers: HeaderMap::new(),
         })
+    }
+
+    /// Starts a request for one of the actions that a resource has beside being read and deleted.
+    pub(crate) fn act(&self, collection: &str, id: &str, action: &str) -> Result<Call, Error> {
+        self.call(Method::POST, &["v1", collection, id])?
+            .query(&[("action", action)])
     }
 
     /// Sends a call and reads its JSON answer.

@@ -232,29 +232,40 @@ impl MigrateEnvironment {
 }
 
 /// Query of `GET /v1/snapshots`. Filters are exact; an empty value means no filter.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ListSnapshots {
     /// Only of this environment.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub vm_id: String,
     /// Only of this task.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub task_id: String,
     /// Only of this tenant.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub tenant_id: String,
     /// Only in this state.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub state: String,
     /// Only of this mode.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub mode: String,
     /// Only with this name.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Only layers with this key.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub layer_key: String,
     /// Only of this architecture.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub arch: String,
     /// Only on this host.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub host_id: String,
     /// Page size; text, because an unparseable number means the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     /// Where the last page ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 

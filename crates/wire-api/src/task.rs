@@ -91,12 +91,15 @@ pub struct StepTiming {
 }
 
 /// Query of `GET /v1/environments/{vmId}/logs` and `GET /v1/tasks/{id}/logs`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LogQuery {
     /// `startup` (the default), `console` or `agent`.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// Of the startup script: `build` or `run`; empty is both.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub phase: String,
     /// Go on with what comes; for environments only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub follow: bool,
 }

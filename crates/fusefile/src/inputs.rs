@@ -4,7 +4,9 @@
 //! directory stands for every regular file below it. Anything else, symbolic links on the way included,
 //! is an error: its contents could change without the digest noticing. `.fuseignore` does not apply.
 
-use std::collections::{BTreeSet, HashSet};
+mod parts;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +16,7 @@ use thiserror::Error;
 use crate::diagnostic::quoted;
 use crate::fs::{self, Kind, Tree};
 use crate::grammar::glob::{self, Glob, Malformed, Segment};
+pub use parts::{Changes, Parts};
 
 /// Why inputs have no digest.
 #[derive(Debug, Error)]
@@ -44,25 +47,40 @@ pub enum InputError {
     },
 }
 
-/// The digest of everything that `patterns` match; empty text without patterns.
+/// What the patterns of a step match.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inputs {
+    /// Digest of it all; empty text without patterns.
+    pub digest: String,
+    /// Digest of each file's mode and contents, by its slash path below the root.
+    pub files: BTreeMap<String, String>,
+}
+
+/// Reads and digests everything that `patterns` match.
 ///
 /// # Errors
 /// See [`InputError`].
-pub fn digest(tree: &dyn Tree, patterns: &[String]) -> Result<String, InputError> {
+pub fn read(tree: &dyn Tree, patterns: &[String]) -> Result<Inputs, InputError> {
     if patterns.is_empty() {
-        return Ok(String::new());
+        return Ok(Inputs::default());
     }
-    let mut files = BTreeSet::new();
+    let mut paths = BTreeSet::new();
     for pattern in patterns {
-        expand(tree, pattern, &mut files)?;
+        expand(tree, pattern, &mut paths)?;
     }
     let mut sum = Sha256::new();
-    for path in files {
+    let mut files = BTreeMap::new();
+    for path in paths {
         let mode = lstat(tree, Path::new(&path))?.mode & 0o111;
         let content = content_digest(tree, &path)?;
-        sum.update(format!("{path}\0{mode:o}\0{content}\n"));
+        let line = format!("{path}\0{mode:o}\0{content}\n");
+        sum.update(&line);
+        files.insert(path, hex::encode(Sha256::digest(line)));
     }
-    Ok(hex::encode(sum.finalize()))
+    Ok(Inputs {
+        digest: hex::encode(sum.finalize()),
+        files,
+    })
 }
 
 fn content_digest(tree: &dyn Tree, path: &str) -> Result<String, InputError> {

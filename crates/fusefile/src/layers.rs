@@ -7,6 +7,8 @@
 
 mod miss;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -14,8 +16,8 @@ use crate::compile::json;
 use crate::compile::{Compiled, FileEntry, StepPlan};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::fs::Tree;
-use crate::inputs;
-pub use miss::{Miss, Recipe};
+use crate::inputs::{self, Inputs};
+pub use miss::{Cause, Miss, Recipe};
 
 /// First line of what a key hashes.
 const DOMAIN: &str = "fusefile-layer/v2";
@@ -59,9 +61,9 @@ pub struct PlanStep {
     /// Why it is not cacheable; empty when it is.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: &'static str,
-    /// What there is instead of its layer; only in live runs.
+    /// Its inputs one by one.
     #[serde(skip)]
-    pub near: Vec<String>,
+    pub files: BTreeMap<String, String>,
     /// Why it has no layer, while its status says so; only in live runs.
     #[serde(skip)]
     pub miss: Miss,
@@ -99,12 +101,11 @@ impl Plan {
             .enumerate()
         {
             let cacheable = reason.is_empty();
-            let (mut key, mut parent_key, mut inputs_digest) =
-                <(String, String, String)>::default();
+            let (mut key, mut parent_key, mut inputs) = <(String, String, Inputs)>::default();
             if cacheable {
-                inputs_digest = inputs::digest(tree, &step.inputs)
+                inputs = inputs::read(tree, &step.inputs)
                     .map_err(|error| problem(compiled, step, &error))?;
-                key = layer_key(&parent, script, &inputs_digest, &compiled.script.workspace);
+                key = layer_key(&parent, script, &inputs.digest, &compiled.script.workspace);
                 parent_key = std::mem::replace(&mut parent, key.clone());
             }
             let status = if cacheable {
@@ -117,11 +118,11 @@ impl Plan {
                 script: script.clone(),
                 key,
                 parent_key,
-                inputs_digest,
+                inputs_digest: inputs.digest,
+                files: inputs.files,
                 cacheable,
                 status,
                 reason,
-                near: Vec::new(),
                 miss: Miss::default(),
             });
         }

@@ -2,7 +2,7 @@
 
 use fuse_client::Client;
 use fuse_fusefile::Compiled;
-use fuse_fusefile::layers::{Miss, Plan, PlanStep, Recipe, Status};
+use fuse_fusefile::layers::{Cause, Miss, Plan, PlanStep, Recipe, Status};
 use fuse_wire_api::{Event, KIND_STEP, ListSnapshots, MAX_PAGE, PageQuery};
 use jiff::Timestamp;
 
@@ -86,7 +86,7 @@ async fn deepest(
     let steps = plan.steps.iter_mut().rev();
     for step in steps.filter(|step| step.cacheable) {
         let found = client.resolve_snapshot(&step.key, &plan.arch).await?;
-        step.near = found.miss_detail;
+        step.miss.detail = found.miss_detail;
         tenant = found.tenant_id;
         if let Some(snapshot) = found.snapshot.filter(|_| found.found) {
             let layer = Layer {
@@ -105,7 +105,7 @@ async fn deepest(
 async fn explain(client: &Client, plan: &mut Plan, name: &str, tenant: &str) {
     let misses = |plan: &Plan, index: usize| {
         let step = &plan.steps[index];
-        step.cacheable && step.status == Status::Miss && step.near.is_empty()
+        step.cacheable && step.status == Status::Miss && step.miss.detail.is_empty()
     };
     if !(0..plan.steps.len()).any(|index| misses(plan, index)) {
         return;
@@ -129,9 +129,9 @@ async fn explain(client: &Client, plan: &mut Plan, name: &str, tenant: &str) {
         .collect();
     for index in 0..plan.steps.len() {
         if misses(plan, index)
-            && let Some(recipe) = Recipe::of(plan, index, name)
+            && let Some(miss) = Recipe::miss(plan, index, name, &kept)
         {
-            plan.steps[index].miss = recipe.miss(&kept);
+            plan.steps[index].miss = miss;
         }
     }
 }
@@ -141,8 +141,10 @@ pub(crate) fn lose(plan: &mut Plan, layer: &Layer, why: &str) {
     let why = why.lines().next().unwrap_or_default();
     for step in plan.steps.iter_mut().take(layer.steps) {
         step.status = Status::Miss;
-        step.miss = Miss::NotOnHost;
-        step.near = vec![why.to_owned()];
+        step.miss = Miss {
+            cause: Cause::NotOnHost,
+            detail: vec![why.to_owned()],
+        };
     }
 }
 
@@ -219,9 +221,9 @@ pub(crate) fn misses(plan: &Plan) -> Vec<MissNote> {
             _ if !plan.cache_enabled => "disabled",
             step if !step.cacheable => "uncacheable",
             _ if plan.arch.is_empty() => "unsupported",
-            step => step.miss.as_str(),
+            step => step.miss.cause.as_str(),
         },
-        detail: step.near.clone(),
+        detail: step.miss.detail.clone(),
     };
     plan.steps.iter().map(note).collect()
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod api_key;
 pub(crate) mod build;
+pub(crate) mod by_hand;
 pub(crate) mod cache;
 pub(crate) mod compile;
 pub(crate) mod completion;

@@ -1,8 +1,9 @@
 //! Following an environment's events to a state, and what it means when the events end.
 //!
-//! Callers: `environment watch`, `environment create`, `up`.
+//! Callers: `environment watch`, `environment create`, `up`, `build`.
 
 mod keys;
+mod live;
 mod output;
 mod view;
 
@@ -17,24 +18,35 @@ pub(crate) use view::View;
 
 /// Runs something until it ends, or until Ctrl-C or a termination signal: then `None`.
 pub(crate) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<Option<T>, CliError> {
-    let mut signals = Signals::new()?;
-    tokio::select! {
-        outcome = work => Ok(Some(outcome)),
-        () = signals.any() => Ok(None),
-    }
+    Signals::new()?.or(work).await
 }
 
-/// The signals that end the program.
-struct Signals([Signal; 3]);
+/// The signals that end the program. From the first of these on they do not end it any more: somebody has
+/// to ask for them.
+#[derive(Debug)]
+pub(crate) struct Signals([Signal; 3]);
 
 impl Signals {
-    fn new() -> Result<Self, CliError> {
+    /// Those from now on.
+    pub(crate) fn new() -> Result<Self, CliError> {
         let on = |kind| signal(kind).map_err(CliError::Runtime);
         Ok(Self([
             on(SignalKind::interrupt())?,
             on(SignalKind::terminate())?,
             on(SignalKind::hangup())?,
         ]))
+    }
+
+    /// Runs something until it ends, or until a signal came: then `None`. One that came before counts.
+    pub(crate) async fn or<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, CliError> {
+        tokio::select! {
+            biased;
+            () = self.any() => Ok(None),
+            outcome = work => Ok(Some(outcome)),
+        }
     }
 
     /// Resolves with the first of them.
@@ -154,9 +166,9 @@ pub(crate) async fn follow(
     events: &mut EventStream,
     until: Until,
     view: &mut View,
+    signals: &mut Signals,
 ) -> Result<End, CliError> {
     let started = Instant::now();
-    let mut signals = Signals::new()?;
     let mut last = None;
     let end = loop {
         let next = tokio::select! {
@@ -165,30 +177,30 @@ pub(crate) async fn follow(
             () = signals.any() => break End::Interrupted,
         };
         let event = match next {
-            Ok(Some(mut event)) => {
-                if event.event == KIND_STEP {
-                    view.complete(&mut event);
-                }
-                event
-            }
+            Ok(Some(event)) => event,
             Ok(None) => break End::Ended(last),
             Err(error) => {
                 view.failed(&error.to_string());
                 return Err(error.into());
             }
         };
+        if event.event == KIND_STEP {
+            view.step(event)?;
+            continue;
+        }
         view.show(&event)?;
         if event.event == KIND_STATE {
             if event.is_terminal() || (until == Until::Running && event.state == "running") {
                 break End::Reached(event);
             }
             last = Some(event);
-        } else if event.event == KIND_STEP {
-            view.step(event)?;
         }
     };
-    let done = matches!(end, End::Reached(_) | End::Ended(_));
-    view.finish(started.elapsed(), done)?;
+    let goes_on = matches!(&end, End::Reached(event) if event.state == "running" && view.goes_on());
+    if !goes_on {
+        let done = matches!(end, End::Reached(_) | End::Ended(_));
+        view.finish(started.elapsed(), done)?;
+    }
     Ok(end)
 }
 
@@ -224,10 +236,14 @@ pub(crate) async fn until_running(
     id: &str,
     task_id: &str,
     view: &mut View,
+    signals: &mut Signals,
 ) -> Result<(), CliError> {
-    view.follow_output(client, id);
+    view.follow_output(client);
     let outcome = match client.events(id).await {
-        Ok(mut events) => judge(id, follow(&mut events, Until::Running, view).await?),
+        Ok(mut events) => judge(
+            id,
+            follow(&mut events, Until::Running, view, signals).await?,
+        ),
         // It failed so soon that the record is gone already.
         Err(error) if error.is_not_found() => Err(Error::NoEvents { id: id.to_owned() }),
         Err(error) => return Err(error.into()),
@@ -258,7 +274,7 @@ pub(crate) async fn until_running(
 }
 
 /// The last lines of an output, short enough for an error message.
-fn tail(text: &str) -> &str {
+pub(crate) fn tail(text: &str) -> &str {
     const LINES: usize = 20;
     let text = text.trim_end();
     let start = text

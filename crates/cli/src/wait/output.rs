@@ -1,4 +1,4 @@
-//! The last line of what a startup script prints, while it runs.
+//! What a startup script prints while it runs, and the last line of what is printed.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
@@ -11,16 +11,11 @@ use fuse_wire_api::LogQuery;
 const LINE_LIMIT: usize = 1024;
 
 /// Follows the output. What goes wrong ends it: the view is complete without.
-pub(super) struct Output {
-    pieces: BoxStream<'static, Bytes>,
-    line: LastLine,
-}
+pub(super) struct Output(BoxStream<'static, Bytes>);
 
 impl std::fmt::Debug for Output {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Output")
-            .field("line", &self.line)
-            .finish_non_exhaustive()
+        f.debug_struct("Output").finish_non_exhaustive()
     }
 }
 
@@ -46,19 +41,16 @@ impl Output {
                 Some((piece, Some(open)))
             }
         });
-        Self {
-            pieces: pieces.boxed(),
-            line: LastLine::default(),
-        }
+        Self(pieces.boxed())
     }
 
-    /// The last line after more was printed; never again after the end.
+    /// What was printed next; nothing ever after the end.
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
-    pub(super) async fn next(&mut self) -> String {
-        match self.pieces.next().await {
-            Some(piece) => self.line.push(&piece),
+    pub(super) async fn next(&mut self) -> Bytes {
+        match self.0.next().await {
+            Some(piece) => piece,
             None => std::future::pending().await,
         }
     }
@@ -66,7 +58,7 @@ impl Output {
 
 /// The last line that says something, of bytes that come in pieces.
 #[derive(Debug, Default)]
-struct LastLine {
+pub(super) struct LastLine {
     /// What came behind the last line end.
     open: Vec<u8>,
     /// The line before it that was not blank.
@@ -76,7 +68,7 @@ struct LastLine {
 impl LastLine {
     /// Takes a piece and answers with the line as a terminal can show it: without escape sequences and
     /// other control characters.
-    fn push(&mut self, piece: &[u8]) -> String {
+    pub(super) fn push(&mut self, piece: &[u8]) -> String {
         for byte in piece {
             // A progress bar goes back to the start of its line.
             if matches!(byte, b'\n' | b'\r') {

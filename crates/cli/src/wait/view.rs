@@ -4,29 +4,34 @@ use std::time::Duration;
 
 use fuse_client::Client;
 use fuse_wire_api::{Event, KIND_STATE};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::keys::Keys;
-use super::output::Output;
+use super::live::Live;
 use crate::error::Error as CliError;
-use crate::io::Io;
+use crate::io::{Io, raw_stderr};
 use crate::render::event;
 use crate::render::steps::{MissNote, Steps};
-use crate::render::table::terminal_columns;
 
-/// Where state and step lines go.
+/// In which form.
 #[derive(Debug)]
 enum Mode {
-    /// Nowhere.
+    /// Not at all.
     Quiet,
-    /// One line each, on stdout.
+    /// One line each.
     Lines,
-    /// One compact object per line, on stdout.
+    /// One compact object per line.
     Json,
-    /// One compact object per line, on stderr: stdout is kept for the result.
-    JsonAside,
     /// Lines above a spinner.
     Live(Box<Live>),
+}
+
+/// Where to; what moves is always on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sink {
+    /// The events are what the caller asked for.
+    Stdout,
+    /// Stdout is kept for the result.
+    Stderr,
 }
 
 /// What is shown of a stream of events.
@@ -34,58 +39,95 @@ enum Mode {
 pub(crate) struct View {
     io: Io,
     mode: Mode,
+    sink: Sink,
+    /// The environment.
+    id: String,
     steps: Steps,
     /// What the client knows of the cache and the server does not.
     misses: Vec<MissNote>,
-}
-
-#[derive(Debug)]
-struct Live {
-    bars: MultiProgress,
-    spinner: ProgressBar,
-    /// Appears with the first step: a bar that never moves would say something untrue.
-    progress: Option<ProgressBar>,
-    /// What the startup script printed last; appears with its first line.
-    printed: Option<ProgressBar>,
-    output: Option<Output>,
-    keys: Option<Keys>,
+    /// Steps come after `running`, so that is not the end.
+    goes_on: bool,
 }
 
 impl View {
     /// The events are the data: objects in JSON mode, a live view on a terminal, else lines.
     pub(crate) fn of_events(io: Io, id: &str) -> Self {
-        let mode = if io.is_json() {
-            Mode::Json
-        } else {
-            Self::live_or_lines(io, id)
-        };
-        Self {
-            io,
-            mode,
-            steps: Steps::default(),
-            misses: Vec::new(),
-        }
+        let moving = io.animated().then(Keys::open);
+        Self::of(io, id, Sink::Stdout, moving.map(Result::ok))
     }
 
     /// The result is the data: in JSON mode events go to stderr. `commands` are the build steps, as far
     /// as they are known, and `host` is where it was placed.
     pub(crate) fn of_result(io: Io, id: &str, host: &str, commands: &[String]) -> Self {
-        let mode = if io.is_json() {
-            Mode::JsonAside
+        let sink = if io.is_json() {
+            Sink::Stderr
         } else {
-            Self::live_or_lines(io, id)
+            Sink::Stdout
         };
-        if let Mode::Live(live) = &mode
-            && !host.is_empty()
-        {
-            live.say(&format!("booting on {host}"));
-        }
+        let moving = io.animated().then(Keys::open);
+        let mut view = Self::of(io, id, sink, moving.map(Result::ok));
+        view.steps = Steps::new(commands);
+        view.boots_on(host);
+        view
+    }
+
+    /// The steps are the caller's own, and run in an environment that is up; stdout is the result's alone.
+    pub(crate) fn of_build(io: Io, id: &str, host: &str, commands: &[String]) -> Self {
+        // Whoever leaves a build ends it, which Ctrl-C does: no key stops watching.
+        let moving = io.stderr_is_read().then_some(None);
+        let mut view = Self::of(io, id, Sink::Stderr, moving);
+        view.steps = Steps::new(commands);
+        view.goes_on = true;
+        view.boots_on(host);
+        view
+    }
+
+    /// Shows nothing.
+    pub(crate) fn quiet(io: Io) -> Self {
+        Self::new(io, "", Sink::Stderr, Mode::Quiet)
+    }
+
+    /// `moving` asks for a live view, with its keyboard.
+    fn of(io: Io, id: &str, sink: Sink, moving: Option<Option<Keys>>) -> Self {
+        let mode = match (io.is_json(), moving) {
+            (true, _) => Mode::Json,
+            (false, None) => Mode::Lines,
+            (false, Some(keys)) => {
+                io.note(&format!("watching {id}"));
+                Mode::Live(Box::new(Live::new(keys)))
+            }
+        };
+        Self::new(io, id, sink, mode)
+    }
+
+    fn new(io: Io, id: &str, sink: Sink, mode: Mode) -> Self {
         Self {
             io,
             mode,
-            steps: Steps::new(commands),
+            sink,
+            id: id.to_owned(),
+            steps: Steps::default(),
             misses: Vec::new(),
+            goes_on: false,
         }
+    }
+
+    fn boots_on(&self, host: &str) {
+        if !host.is_empty() {
+            self.say(&format!("booting on {host}"));
+        }
+    }
+
+    /// Says what goes on, in a live view.
+    pub(crate) fn say(&self, what: &str) {
+        if let Mode::Live(live) = &self.mode {
+            live.say(what);
+        }
+    }
+
+    /// Whether more is to come after `running`.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     /// From here on steps are shown with why they were not in the cache, one note for each.
@@ -93,41 +135,15 @@ impl View {
         self.misses = misses;
     }
 
-    /// Adds what is known of a step here.
-    pub(crate) fn complete(&self, step: &mut Event) {
-        let index = (step.index as usize).checked_sub(1);
-        if let Some(note) = index.and_then(|index| self.misses.get(index)) {
-            note.complete(step);
-        }
-    }
-
     /// The build step that failed, if one was reported.
     pub(crate) fn failed_step(&self) -> Option<&Event> {
         self.steps.failed()
     }
 
-    /// Shows nothing.
-    pub(crate) fn quiet(io: Io) -> Self {
-        Self {
-            io,
-            mode: Mode::Quiet,
-            steps: Steps::default(),
-            misses: Vec::new(),
-        }
-    }
-
-    fn live_or_lines(io: Io, id: &str) -> Mode {
-        if !io.animated() {
-            return Mode::Lines;
-        }
-        io.note(&format!("watching {id}"));
-        Mode::Live(Box::new(Live::new()))
-    }
-
     /// A live view also shows the last line that the startup script prints.
-    pub(crate) fn follow_output(&mut self, client: &Client, id: &str) {
-        if let Mode::Live(live) = &mut self.mode {
-            live.output = Some(Output::of(client, id));
+    pub(crate) fn follow_output(&mut self, client: &Client) {
+        if let (Mode::Live(live), false) = (&mut self.mode, self.goes_on) {
+            live.follow(client, &self.id);
         }
     }
 
@@ -142,165 +158,119 @@ impl View {
         }
     }
 
-    /// Shows a state event, and in JSON mode any event.
+    /// Shows what a step of the caller's own prints: its last line in a live view, all of it beside lines.
+    pub(crate) fn printed(&mut self, piece: &[u8]) -> Result<(), CliError> {
+        match &mut self.mode {
+            Mode::Lines => raw_stderr(piece)?,
+            Mode::Live(live) => live.show_printed(piece),
+            Mode::Quiet | Mode::Json => {}
+        }
+        Ok(())
+    }
+
+    /// Shows what a step has printed, unless that was shown when it came; answers whether it can be read now.
+    pub(crate) fn reveal(&mut self, printed: &[u8]) -> Result<bool, CliError> {
+        match &mut self.mode {
+            Mode::Lines => Ok(true),
+            Mode::Live(live) => {
+                live.forget_printed();
+                live.above(|| raw_stderr(printed))?;
+                Ok(true)
+            }
+            Mode::Quiet | Mode::Json => Ok(false),
+        }
+    }
+
+    /// Shows an event that is not of a step: a state, and in JSON mode any.
     pub(crate) fn show(&self, shown: &Event) -> Result<(), CliError> {
         let is_state = shown.event == KIND_STATE;
         match &self.mode {
-            Mode::Json => self.io.json_line(shown)?,
-            Mode::JsonAside => {
-                if let Ok(text) = serde_json::to_string(shown) {
-                    self.io.note(&text);
-                }
-            }
-            Mode::Lines if is_state => self.io.data(&(event::line(shown) + "\n"))?,
-            Mode::Live(live) if is_state => live.print(self.io, &event::live_line(shown))?,
+            Mode::Json => self.object(shown)?,
+            Mode::Lines if is_state => self.line(&event::line(shown))?,
+            Mode::Live(_) if is_state => self.line(&event::live_line(shown))?,
             Mode::Quiet | Mode::Lines | Mode::Live(_) => {}
         }
         Ok(())
     }
 
-    /// Shows a step.
-    pub(crate) fn step(&mut self, step: Event) -> Result<(), CliError> {
-        let lines = self.steps.add(step);
-        match &mut self.mode {
-            Mode::Lines => self.io.data(&(lines.join("\n") + "\n"))?,
-            Mode::Live(live) => {
-                live.print(self.io, &lines.join("\n"))?;
-                live.forget_printed();
-                live.advance(self.steps.done(), self.steps.total());
-                live.say(self.steps.current().as_deref().unwrap_or("starting up"));
-            }
-            Mode::Quiet | Mode::Json | Mode::JsonAside => {}
+    /// Shows a step, with what is known of it here.
+    pub(crate) fn step(&mut self, mut step: Event) -> Result<(), CliError> {
+        let index = (step.index as usize).checked_sub(1);
+        if let Some(note) = index.and_then(|index| self.misses.get(index)) {
+            note.complete(&mut step);
+        }
+        if step.vm_id.is_empty() {
+            step.vm_id.clone_from(&self.id);
+        }
+        if let Mode::Json = self.mode {
+            self.object(&step)?;
+        }
+        let lines = self.steps.add(step).join("\n");
+        if let Mode::Lines | Mode::Live(_) = self.mode {
+            self.line(&lines)?;
+        }
+        if let Mode::Live(live) = &mut self.mode {
+            live.forget_printed();
+            live.advance(self.steps.done(), self.steps.total());
+            live.say(self.steps.current().as_deref().unwrap_or("starting up"));
         }
         Ok(())
     }
 
     /// Takes the moving parts away and shows the summary of the steps.
     pub(crate) fn finish(&mut self, wall: Duration, done: bool) -> Result<(), CliError> {
-        if let Mode::Live(live) = &mut self.mode {
-            live.stop();
-            if done {
-                self.io.faint("done");
-            }
+        let is_shown = matches!(self.mode, Mode::Lines | Mode::Live(_));
+        if self.stop() && done {
+            self.io.faint("done");
         }
         let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-        if let (Mode::Lines | Mode::Live(_), Some(line)) = (&self.mode, self.steps.summary(wall_ms))
-        {
-            self.io.data(&(line + "\n"))?;
+        match self.steps.summary(wall_ms) {
+            Some(line) if is_shown => self.line(&line),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes the moving parts away because the stream broke.
     pub(crate) fn failed(&mut self, reason: &str) {
-        if let Mode::Live(live) = &mut self.mode {
-            live.stop();
+        if self.stop() {
             self.io.faint(&format!("stream error: {reason}"));
         }
     }
-}
 
-impl Live {
-    fn new() -> Self {
-        let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-        let spinner = bars.add(ProgressBar::new_spinner());
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}  {elapsed}") {
-            spinner.set_style(style);
+    /// Takes the moving parts away; whether there were any.
+    fn stop(&mut self) -> bool {
+        let is_live = matches!(self.mode, Mode::Live(_));
+        if is_live {
+            self.mode = Mode::Lines;
         }
-        spinner.set_message("waiting for transitions (q to stop)");
-        spinner.enable_steady_tick(Duration::from_millis(120));
-        Self {
-            bars,
-            spinner,
-            progress: None,
-            printed: None,
-            output: None,
-            keys: Keys::open().ok(),
-        }
+        is_live
     }
 
-    /// Says what goes on.
-    fn say(&self, what: &str) {
-        self.spinner.set_message(format!("{what} (q to stop)"));
-    }
-
-    /// Moves the bar, when the number of steps is known; a full bar goes.
-    fn advance(&mut self, done: usize, total: usize) {
-        if total == 0 {
-            return;
-        }
-        let progress = self.progress.get_or_insert_with(|| {
-            let columns = usize::from(terminal_columns()).saturating_sub(4).min(60);
-            let bar = self
-                .bars
-                .insert_before(&self.spinner, ProgressBar::new(total as u64));
-            match ProgressStyle::with_template(&format!("  {{bar:{columns}}} {{pos}}/{{len}}")) {
-                Ok(style) => bar.with_style(style),
-                Err(_) => bar,
-            }
-        });
-        progress.set_position(done as u64);
-        if done >= total {
-            progress.finish_and_clear();
-        }
-    }
-
-    /// Resolves when the user asks to stop; meanwhile shows what is printed.
-    async fn quit(&mut self) {
-        loop {
-            let (keys, output) = (&self.keys, &mut self.output);
-            let asked = async {
-                match keys {
-                    Some(keys) => keys.quit().await,
-                    None => std::future::pending().await,
+    fn object(&self, event: &Event) -> Result<(), CliError> {
+        match self.sink {
+            Sink::Stdout => self.io.json_line(event)?,
+            Sink::Stderr => {
+                if let Ok(text) = serde_json::to_string(event) {
+                    self.io.note(&text);
                 }
-            };
-            let printed = async {
-                match output {
-                    Some(output) => output.next().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let line = tokio::select! {
-                () = asked => return,
-                line = printed => line,
-            };
-            self.show_printed(line);
-        }
-    }
-
-    /// Shows a line below what goes on, cut where the terminal ends.
-    fn show_printed(&mut self, line: String) {
-        let bar = self.printed.get_or_insert_with(|| {
-            let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("    {wide_msg:.dim}") {
-                bar.set_style(style);
             }
-            self.bars.insert_after(&self.spinner, bar)
-        });
-        bar.set_message(line);
-    }
-
-    /// The step that printed it has ended.
-    fn forget_printed(&mut self) {
-        if let Some(bar) = self.printed.take() {
-            bar.finish_and_clear();
-            self.bars.remove(&bar);
         }
+        Ok(())
     }
 
-    /// Prints above the moving parts.
-    fn print(&self, io: Io, text: &str) -> std::io::Result<()> {
-        self.bars.suspend(|| io.data(&format!("{text}\n")))
-    }
-
-    fn stop(&mut self) {
-        self.keys = None;
-        self.output = None;
-        self.forget_printed();
-        if let Some(progress) = self.progress.take() {
-            progress.finish_and_clear();
+    /// Writes a line, above what moves.
+    fn line(&self, text: &str) -> Result<(), CliError> {
+        let write = || match self.sink {
+            Sink::Stdout => self.io.data(&format!("{text}\n")),
+            Sink::Stderr => {
+                self.io.note(text);
+                Ok(())
+            }
+        };
+        match &self.mode {
+            Mode::Live(live) => live.above(write)?,
+            _ => write()?,
         }
-        self.spinner.finish_and_clear();
+        Ok(())
     }
 }

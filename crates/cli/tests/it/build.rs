@@ -158,11 +158,21 @@ fn the_id_is_all_that_is_on_stdout_and_layers_are_kept_and_found() {
         "DELETE /v1/environments/fuse-a"
     );
 
-    // The second build starts from the deepest layer; `up` does, too, and says so.
+    the_second_starts_from_the_deepest(&user, &server);
+}
+
+/// So does `up`, and says so.
+fn the_second_starts_from_the_deepest(user: &User, server: &Fake) {
     let before = server.seen().len();
     let run = user.run(&["build", "--name", "b", "-o", "json"]).ok();
     assert_eq!(run.json()["id"], "snap-9");
-    assert!(run.stderr.contains("CACHED [2/4]"), "{}", run.stderr);
+    let cached = |line: &&str| line.contains(r#""cached":true"#);
+    assert_eq!(
+        run.stderr.lines().filter(cached).count(),
+        2,
+        "{}",
+        run.stderr
+    );
     let again = &server.seen()[before..];
     let create = again
         .iter()
@@ -177,13 +187,13 @@ fn the_id_is_all_that_is_on_stdout_and_layers_are_kept_and_found() {
     );
     let execs = again
         .iter()
-        .filter(|s| s.line.ends_with("action=exec"))
+        .filter(|s| s.line.contains("?action=exec&"))
         .count();
     assert_eq!(execs, 1);
 
     let run = user.run(&["up"]).ok().says("2 of 4 steps from layer snap-");
     assert!(run.stdout.contains("CACHED [1/4]"), "{}", run.stdout);
-    let created = bodies(&server, "POST /v1/environments");
+    let created = bodies(server, "POST /v1/environments");
     let body = created.iter().rev().find(|b| b["task_id"] == "a").unwrap();
     assert!(
         !body["startup_script"].as_str().unwrap().contains("\ntwo\n"),
@@ -191,7 +201,7 @@ fn the_id_is_all_that_is_on_stdout_and_layers_are_kept_and_found() {
     );
     assert_eq!(body["startup_steps"]["first"], 3);
     user.run(&["up", "--no-cache"]).ok();
-    let created = bodies(&server, "POST /v1/environments");
+    let created = bodies(server, "POST /v1/environments");
     let body = created.iter().rev().find(|b| b["task_id"] == "a").unwrap();
     assert!(body.get("seed_snapshot_id").is_none(), "{body}");
 }
@@ -277,43 +287,6 @@ fn the_cache_never_makes_up_fail() {
             .ok()
             .says("warning: the layer cache is left out: ");
     }
-}
-
-#[test]
-fn an_interrupted_build_leaves_no_builder() {
-    let (asked, waiting) = std::sync::mpsc::channel();
-    let server = Fake::start(move |seen| match seen.line.as_str() {
-        "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
-        "GET /v1/environments/fuse-a/events" => {
-            asked.send(()).unwrap();
-            // It boots for ever.
-            let silence = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
-            let response = axum::http::Response::builder();
-            let response = response.header("content-type", "text/event-stream");
-            Some(
-                response
-                    .body(axum::body::Body::from_stream(silence))
-                    .unwrap(),
-            )
-        }
-        "DELETE /v1/environments/fuse-a" => Some(empty()),
-        _ => None,
-    });
-    let user = User::connected(&server.url(), "tok");
-    user.write("Fusefile", "version: 1\nname: a\nbuild: [one]\n");
-    let child = user.command(&["build"]).spawn().unwrap();
-    waiting.recv().unwrap();
-    let interrupt = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(interrupt.success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    assert_eq!(
-        server.lines().last().unwrap(),
-        "DELETE /v1/environments/fuse-a"
-    );
 }
 
 /// Finds every layer; an environment that is made from one fails with `cause`.
@@ -433,6 +406,22 @@ fn a_miss_tells_what_changed_since_the_last_build() {
     );
     let run = user.run(&["build"]).ok();
     assert_eq!(run.stderr.matches("miss: base-changed").count(), 2);
+    // Inputs by their names, in all three forms.
+    let inputs = FUSEFILE.replace("two,", "{run: two, inputs: [deps]},");
+    user.write("Fusefile", &inputs);
+    user.write("deps/lock", "1");
+    user.run(&["build"]).ok();
+    user.write("deps/lock", "2");
+    user.write("deps/more", "1");
+    let note = "miss: inputs-changed (deps/lock, deps/more (new))";
+    let run = user.run(&["up"]).ok();
+    assert!(run.stdout.contains(note), "{}", run.stdout);
+    let run = user.run(&["up", "-o", "json"]).ok();
+    let detail = r#""miss_reason":"inputs-changed","miss_detail":["deps/lock","deps/more (new)"]"#;
+    assert!(run.stderr.contains(detail), "{}", run.stderr);
+    if let Some(run) = user.run_on_terminal(&["up"]) {
+        assert!(run.stdout.contains(note), "{}", run.stdout);
+    }
     // Layers of others are not compared with.
     let near = Fake::start(move |seen| {
         if seen.line.contains("/v1/snapshots/resolve") {

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod build;
 #[cfg(test)]
+mod build_steps;
+#[cfg(test)]
 mod completion;
 #[cfg(test)]
 mod connect;

@@ -1,7 +1,7 @@
 //! Layer keys: what changes them, what does not, and what inputs may be.
 
 use fuse_fusefile::fs::Kind;
-use fuse_fusefile::inputs::digest;
+use fuse_fusefile::inputs;
 use fuse_fusefile::layers::Plan;
 use fuse_fusefile::{Compiled, check};
 
@@ -149,7 +149,9 @@ fn a_bad_input_names_its_step() {
 
 fn sum(tree: &Memory, patterns: &[&str]) -> Result<String, String> {
     let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
-    digest(tree, &patterns).map_err(|error| error.to_string())
+    inputs::read(tree, &patterns)
+        .map(|read| read.digest)
+        .map_err(|error| error.to_string())
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::commands::flags::{self, GatewayArgs, SizeArgs};
 use crate::commands::healthy::{Gate, HealthArgs};
 use crate::commands::secrets::SecretArgs;
 use crate::error::Error as CliError;
-use crate::wait::{self, End, Until, View};
+use crate::wait::{self, End, Signals, Until, View};
 
 /// Why there is no verdict to wait for.
 const NO_HEALTHCHECK: &str = "this environment has none; give one with --healthcheck";
@@ -125,6 +125,8 @@ pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError>
             "create is scheduled fleet-wide, the active host {active} does not matter; --host {active} pins it"
         ));
     }
+    // Whoever interrupts the call below is to be told what it made.
+    let mut signals = Signals::new()?;
     let created = client.create_in_background(&request).await?;
     let id = created.environment.id;
     app.io.success(&format!(
@@ -135,7 +137,7 @@ pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError>
     if args.follow {
         let mut view = View::of_events(app.io, &id);
         let mut events = client.events(&id).await?;
-        return match wait::follow(&mut events, Until::Terminal, &mut view).await? {
+        return match wait::follow(&mut events, Until::Terminal, &mut view, &mut signals).await? {
             End::Reached(event) if event.state == "destroyed" => Ok(()),
             End::Left => Ok(()),
             End::Interrupted => Err(CliError::Status(130)),
@@ -147,7 +149,7 @@ pub(crate) async fn run(app: &App, mut args: CreateArgs) -> Result<(), CliError>
         None => View::quiet(app.io),
     };
     if created.in_progress || args.until.is_some() || health.is_some() {
-        wait::until_running(&client, &id, &request.task_id, &mut view).await?;
+        wait::until_running(&client, &id, &request.task_id, &mut view, &mut signals).await?;
     }
     if let Some(health) = &health {
         health.wait(app, &client, &id).await?;

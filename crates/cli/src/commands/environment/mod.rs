@@ -18,7 +18,7 @@ use super::{confirm, done};
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::render;
-use crate::wait::{self, End, Until, View};
+use crate::wait::{self, End, Signals, Until, View};
 
 pub(crate) use create::CreateArgs;
 pub(crate) use drain::DrainArgs;
@@ -331,7 +331,8 @@ async fn watch(app: &App, args: &WatchArgs) -> Result<(), CliError> {
         Err(error) => return Err(error.into()),
     };
     let mut view = View::of_events(app.io, &id);
-    match wait::follow(&mut events, Until::Terminal, &mut view).await? {
+    let mut signals = Signals::new()?;
+    match wait::follow(&mut events, Until::Terminal, &mut view, &mut signals).await? {
         End::Reached(event) if args.exit_status && event.state == "failed" => {
             Err(CliError::Status(1))
         }

@@ -13,7 +13,7 @@ use clap::Args;
 use fuse_client::{Client, Created};
 use fuse_fusefile::request::Request;
 use fuse_fusefile::{Compiled, Start};
-use fuse_wire_api::{CreateEnvironment, ExplainPlacement, PlacementExplanation};
+use fuse_wire_api::{CreateEnvironment, ExplainPlacement, PlacementExplanation, Spec};
 
 use self::cached::Cached;
 use super::cache::{self, Layer};
@@ -25,7 +25,7 @@ use super::secrets::{self, SecretArgs};
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::render;
-use crate::wait::{self, View};
+use crate::wait::{self, Signals, View};
 
 /// Why there is no verdict to wait for.
 const NO_HEALTHCHECK: &str = "this Fusefile has no `healthcheck`";
@@ -145,7 +145,10 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
     };
     let cold = body(&start)?;
     let seeded = cached.start().map(|start| body(&start)).transpose()?;
-    let explained = explain(app, &client, &cold, args.no_wait).await;
+    let explained = match args.no_wait {
+        false if app.io.animated() => explain(&client, &cold.spec).await,
+        _ => None,
+    };
     let what = What {
         explained: explained.as_ref(),
         loaded: &loaded,
@@ -176,20 +179,28 @@ struct What<'a> {
 }
 
 /// Why it will go where it goes, for those who watch. Amounts are those of before, so this comes first.
-async fn explain(
-    app: &App,
-    client: &Client,
-    cold: &CreateEnvironment,
-    no_wait: bool,
-) -> Option<PlacementExplanation> {
-    if no_wait || !app.io.animated() || !cold.spec.host_id.is_empty() {
+pub(super) async fn explain(client: &Client, spec: &Spec) -> Option<PlacementExplanation> {
+    if !spec.host_id.is_empty() {
         return None;
     }
-    let request = ExplainPlacement {
-        spec: cold.spec.clone(),
-    };
+    let request = ExplainPlacement { spec: spec.clone() };
     // It is not worth a word when the server does not say: the create goes on without.
     client.explain_placement(&request).await.ok()
+}
+
+/// Says where it was placed, and why there; the server may not say.
+pub(super) fn say_host(
+    app: &App,
+    created: &Created,
+    spec: &Spec,
+    explained: Option<&PlacementExplanation>,
+) {
+    let host = &created.environment.host_id;
+    if !host.is_empty() {
+        let pinned = !spec.host_id.is_empty();
+        app.io
+            .note(&render::placement::line(host, pinned, explained));
+    }
 }
 
 /// How the environment starts: cold, or from a snapshot that the user names.
@@ -279,9 +290,14 @@ async fn create(
     what: What<'_>,
     no_wait: bool,
 ) -> Result<String, CliError> {
+    // Whoever interrupts a call below is to be told what it made.
+    let mut signals = Signals::new()?;
     let created = what.cached.create(app, client, what.seeded, what.cold);
     let (created, layer) = created.await?;
-    match attend(app, client, what, (created, layer), no_wait).await {
+    if no_wait {
+        return not_waited_for(app, what, &created);
+    }
+    match attend(app, client, what, (created, layer), &mut signals).await {
         Err(failure) => {
             let Some(cached) = what.cached.without(app, layer, &failure) else {
                 return Err(failure);
@@ -291,10 +307,25 @@ async fn create(
                 cached: &cached,
                 ..what
             };
-            attend(app, client, what, (created, None), no_wait).await
+            attend(app, client, what, (created, None), &mut signals).await
         }
         attended => attended,
     }
+}
+
+/// Says what was created; answers with its id.
+fn announce(app: &App, what: What<'_>, created: &Created) -> String {
+    let id = &created.environment.id;
+    let task = &what.cold.task_id;
+    app.io
+        .success(&format!("creating environment {id} (task {task})"));
+    id.clone()
+}
+
+fn not_waited_for(app: &App, what: What<'_>, created: &Created) -> Result<String, CliError> {
+    let id = announce(app, what, created);
+    environment::show(app, &created.environment)?;
+    Ok(id)
 }
 
 /// Says what was created and waits for it.
@@ -303,34 +334,22 @@ async fn attend(
     client: &Client,
     what: What<'_>,
     (created, layer): (Created, Option<&Layer>),
-    no_wait: bool,
+    signals: &mut Signals,
 ) -> Result<String, CliError> {
     let body = what.cold;
-    let id = created.environment.id.clone();
-    app.io.success(&format!(
-        "creating environment {id} (task {})",
-        body.task_id
-    ));
-    if no_wait {
-        environment::show(app, &created.environment)?;
-        return Ok(id);
-    }
+    let id = announce(app, what, &created);
+    say_host(app, &created, &body.spec, what.explained);
     let host = &created.environment.host_id;
-    if !host.is_empty() {
-        let pinned = !body.spec.host_id.is_empty();
-        app.io
-            .note(&render::placement::line(host, pinned, what.explained));
-    }
     let mut view = View::of_result(app.io, &id, host, &what.loaded.commands());
     let plan = &what.cached.plan;
-    for step in cache::cached_steps(plan, layer) {
-        view.step(step)?;
-    }
     // Without a cache there is nothing to miss.
     if plan.cache_enabled {
         view.expect_misses(cache::misses(plan));
     }
-    match wait::until_running(client, &id, &body.task_id, &mut view).await {
+    for step in cache::cached_steps(plan, layer) {
+        view.step(step)?;
+    }
+    match wait::until_running(client, &id, &body.task_id, &mut view, signals).await {
         Ok(()) => Ok(id),
         Err(failure) if cache::lost_layer(&failure).is_some() => Err(failure),
         Err(CliError::Wait(failure)) => Err(steps::explain(failure, &view, what.compiled, &id)),

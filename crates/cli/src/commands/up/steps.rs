@@ -4,6 +4,7 @@ use fuse_fusefile::{Compiled, Start};
 use fuse_wire_api::StartupSteps;
 
 use super::Error;
+use crate::commands::by_hand;
 use crate::error::Error as CliError;
 use crate::wait::{self, View};
 
@@ -40,7 +41,7 @@ pub(super) fn explain(
     let hint = view.failed_step().and_then(|event| {
         let index = (event.index as usize).checked_sub(1)?;
         let field = &compiled.steps.get(index)?.field;
-        let command = by_hand(compiled, index, id)?;
+        let command = by_hand::boot(&compiled.script, index, id)?;
         Some(format!(
             "{field} ended with exit code {}. nothing of it is left; to try it by hand, `fuse up` without {field} and \
              what follows, then:\n  {command}",
@@ -51,24 +52,6 @@ pub(super) fn explain(
         Some(hint) => Error::Step { failure, hint }.into(),
         None => failure.into(),
     }
-}
-
-/// The command that runs one step in a running guest.
-fn by_hand(compiled: &Compiled, index: usize, id: &str) -> Option<String> {
-    let script = &compiled.script;
-    let mut line = format!("cd {} && ", quote(&script.workspace));
-    if script.has_env {
-        line += "set -a && . /fuse/env && set +a && ";
-    }
-    line += script.fragments.get(index)?.trim_end();
-    Some(format!(
-        "fuse environment exec {id} --timeout 10m --shell {}",
-        quote(&line)
-    ))
-}
-
-fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -98,16 +81,5 @@ mod tests {
         };
         assert_eq!(places(&compiled, &all_done), None);
         assert_eq!(places(&compiled, &Start::Seeded("s")), None);
-    }
-
-    #[test]
-    fn a_step_by_hand() {
-        let compiled = compiled(
-            "version: 1\nenv: {A: {value: x}}\nbuild: [{run: \"echo 'it'\", workdir: w}]\n",
-        );
-        assert_eq!(
-            by_hand(&compiled, 0, "fuse-a").unwrap(),
-            r"fuse environment exec fuse-a --timeout 10m --shell 'cd '\''/workspace'\'' && set -a && . /fuse/env && set +a && (cd '\''w'\''; echo '\''it'\'')'"
-        );
     }
 }

@@ -3,28 +3,27 @@
 //! A builder environment runs them; it goes away on every way out, Ctrl-C included, unless `--keep`.
 //! Stdout gets the snapshot's id and nothing else.
 
+mod steps;
+
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use fuse_client::Client;
-use fuse_fusefile::layers::{Plan, Recipe};
+use fuse_client::{Client, Created};
+use fuse_fusefile::layers::Plan;
 use fuse_fusefile::{Compiled, Start};
-use fuse_wire_api::{CreateEnvironment, CreateSnapshot, ExecRequest, Snapshot, Spec};
+use fuse_wire_api::{CreateEnvironment, Snapshot, Spec};
 
+use self::steps::Builder;
 use super::cache::{self, Layer};
-use super::fusefile::{self, FileArgs, Loaded};
+use super::fusefile::{self, FileArgs};
 use super::secrets::{self, SecretArgs};
 use super::up;
 use crate::app::App;
 use crate::error::Error as CliError;
-use crate::io;
 use crate::render;
-use crate::render::steps::Steps;
-use crate::wait::{self, View};
+use crate::wait::{self, Signals, View};
 
-/// Bound of each call that runs steps (milliseconds).
-const STEP_LIMIT_MS: i64 = 600_000;
 /// What a build snapshot says of itself.
 pub(crate) const MODE: &str = "build";
 
@@ -38,16 +37,36 @@ pub(crate) enum Error {
         path: String,
     },
     /// Steps ended with a status.
-    #[error("{phase} ended with exit code {code}")]
+    #[error(
+        "{phase} ended with exit code {code}{}\n{hint}",
+        after_newline(printed)
+    )]
     Step {
         /// `build phase`, or the steps.
         phase: String,
         /// Of the shell.
         code: i32,
+        /// The end of what they printed, where that was not shown before.
+        printed: String,
+        /// How to see it fail by hand.
+        hint: String,
+    },
+    /// The stream of a step broke off.
+    #[error("{phase}: the orchestrator closed the stream before it told how it ended")]
+    Lost {
+        /// As in `Step`.
+        phase: String,
     },
     /// A signal.
     #[error("interrupted; nothing was kept but the layers that were finished")]
     Interrupted,
+}
+
+fn after_newline(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => format!("\n{text}"),
+    }
 }
 
 /// `build`.
@@ -90,6 +109,8 @@ struct Build<'a> {
     name: String,
     /// What the layers are of, whatever the artifact is called.
     history: String,
+    keep: bool,
+    commands: Vec<String>,
 }
 
 /// Builds and prints the id.
@@ -126,9 +147,11 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
         layer,
         name: loaded.task_id(&args.name).id,
         history,
+        keep: args.keep,
+        commands: loaded.commands(),
     };
     let body = build.body(values.clone(), &copied)?;
-    let built = build.run(&loaded, &body, args.keep).await;
+    let built = build.run(&body).await;
     let (Err(failure), Some(layer)) = (&built, &build.layer) else {
         return built;
     };
@@ -142,7 +165,7 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
     cache::lose(&mut build.plan, layer, why);
     build.layer = None;
     let body = build.body(values, &copied)?;
-    build.run(&loaded, &body, args.keep).await
+    build.run(&body).await
 }
 
 /// Differences to `up` that would otherwise be found in a failing step.
@@ -201,42 +224,60 @@ impl Build<'_> {
         })
     }
 
-    async fn run(
-        &self,
-        loaded: &Loaded,
-        body: &CreateEnvironment,
-        keep: bool,
-    ) -> Result<(), CliError> {
-        let created = self.client.create_in_background(body).await?;
-        let id = created.environment.id;
-        self.app.io.note(&format!("builder {id}"));
-        let work = wait::interruptible(self.work(loaded, &id, &body.task_id)).await;
-        if keep {
-            self.app.io.warn(&format!(
-                "builder {id} is kept; `fuse environment destroy {id}` removes it"
-            ));
-        } else if let Err(error) = self.client.destroy(&id).await
-            && !error.is_not_found()
-        {
-            self.app.io.warn(&format!(
-                "builder {id} could not be destroyed: {}; `fuse environment destroy {id}` tries again",
-                render::api::message(&error)
-            ));
-        }
-        let Some(snapshot) = work?.transpose()? else {
-            return Err(Error::Interrupted.into());
+    async fn run(&self, body: &CreateEnvironment) -> Result<(), CliError> {
+        let explained = match self.app.io.stderr_is_read() {
+            true => up::explain(&self.client, &body.spec).await,
+            false => None,
         };
+        // From here on a signal waits until it is known what there is to take away.
+        let mut signals = Signals::new()?;
+        let created = self.client.create_in_background(body).await?;
+        let id = &created.environment.id;
+        self.app.io.note(&format!("builder {id}"));
+        up::say_host(self.app, &created, &body.spec, explained.as_ref());
+        let built = self.work(&created, &body.task_id, &mut signals).await;
+        let interrupted = matches!(built, Err(CliError::Build(Error::Interrupted)));
+        self.take_away(id, interrupted).await;
+        let snapshot = built?;
         if self.app.io.is_json() {
             return Ok(self.app.io.json(&snapshot)?);
         }
         Ok(self.app.io.data(&format!("{}\n", snapshot.id))?)
     }
 
+    /// Ends the builder, unless it is to be kept.
+    async fn take_away(&self, id: &str, interrupted: bool) {
+        let io = self.app.io;
+        if self.keep {
+            io.warn(&format!(
+                "builder {id} is kept; `fuse environment destroy {id}` removes it"
+            ));
+            return;
+        }
+        if interrupted {
+            io.note(&format!("interrupted; destroying builder {id}"));
+        }
+        if let Err(error) = self.client.destroy(id).await
+            && !error.is_not_found()
+        {
+            io.warn(&format!(
+                "builder {id} could not be destroyed: {}; `fuse environment destroy {id}` tries again",
+                render::api::message(&error)
+            ));
+        }
+    }
+
     /// Steps, layers, artifact.
-    async fn work(&self, loaded: &Loaded, id: &str, task: &str) -> Result<Snapshot, CliError> {
-        let mut view = View::quiet(self.app.io);
-        wait::until_running(&self.client, id, task, &mut view).await?;
-        let mut steps = Steps::new(&loaded.commands());
+    async fn work(
+        &self,
+        created: &Created,
+        task: &str,
+        signals: &mut Signals,
+    ) -> Result<Snapshot, CliError> {
+        let began = Instant::now();
+        let (id, host) = (&created.environment.id, &created.environment.host_id);
+        let mut view = View::of_build(self.app.io, id, host, &self.commands);
+        view.expect_misses(cache::misses(&self.plan));
         if let Some(layer) = &self.layer {
             self.app.io.success(&format!(
                 "{} of {} steps from layer {}",
@@ -246,109 +287,18 @@ impl Build<'_> {
             ));
         }
         for event in cache::cached_steps(&self.plan, self.layer.as_ref()) {
-            self.say(steps.add(event));
+            view.step(event)?;
         }
-        let began = Instant::now();
-        self.build(id, &mut steps).await?;
-        if let Some(summary) = steps.summary(millis(began.elapsed())) {
-            self.app.io.note(&summary);
-        }
-        let artifact = CreateSnapshot {
-            mode: MODE.to_owned(),
-            comment: format!("fuse build {}", self.name),
-            metadata: [("name".to_owned(), self.name.clone())].into(),
-            ..CreateSnapshot::default()
-        };
-        Ok(self.client.create_snapshot(id, &artifact).await?)
-    }
-
-    /// Each cacheable step by itself, with a snapshot behind it; everything else in one go, in one shell.
-    async fn build(&self, id: &str, steps: &mut Steps) -> Result<(), CliError> {
-        let script = &self.compiled.script;
-        let count = script.fragments.len();
-        let start = self.layer.as_ref().map_or(0, |layer| layer.steps);
-        let cacheable = self.plan.steps.iter().filter(|step| step.cacheable).count();
-        if cacheable == 0 {
-            let fields = "build phase".to_owned();
-            return self
-                .exec(id, steps, &script.build(), 0..count, fields)
-                .await;
-        }
-        for index in start..cacheable {
-            let text = script.range(index, index + 1, index == 0);
-            let field = self.compiled.steps[index].field.clone();
-            self.exec(id, steps, &text, index..index + 1, field).await?;
-            let key = &self.plan.steps[index].key;
-            let layer = CreateSnapshot {
-                mode: MODE.to_owned(),
-                layer_key: key.clone(),
-                comment: format!("layer {} of {}", index + 1, self.name),
-                metadata: Recipe::of(&self.plan, index, &self.history)
-                    .map(|recipe| recipe.metadata())
-                    .unwrap_or_default(),
-                ..CreateSnapshot::default()
-            };
-            self.client.create_snapshot(id, &layer).await?;
-        }
-        let rest = start.max(cacheable);
-        if rest == count {
-            return Ok(());
-        }
-        let field = format!("{} and what follows", self.compiled.steps[rest].field);
-        let text = script.range(rest, count, false);
-        self.exec(id, steps, &text, rest..count, field).await
-    }
-
-    /// Runs one script in the builder, shows its output, and a line for the steps in it.
-    async fn exec(
-        &self,
-        id: &str,
-        steps: &mut Steps,
-        script: &str,
-        range: std::ops::Range<usize>,
-        phase: String,
-    ) -> Result<(), CliError> {
-        let request = ExecRequest {
-            cmd: vec!["sh".to_owned(), "-lc".to_owned(), script.to_owned()],
-            timeout_ms: STEP_LIMIT_MS,
-            ..ExecRequest::default()
-        };
-        let began = Instant::now();
-        let done = self.client.exec(id, &request).await?;
-        // Stdout is the id's alone.
-        io::raw_stderr(done.stdout.as_bytes())?;
-        io::raw_stderr(done.stderr.as_bytes())?;
-        let alone = range.len() == 1;
-        // Which of several steps failed, the shell does not say.
-        if done.exit_code == 0 || alone {
-            let last = range.end.saturating_sub(1);
-            let misses = cache::misses(&self.plan);
-            for index in range {
-                let mut event = cache::step_event(index, self.plan.steps.len());
-                if let Some(note) = misses.get(index) {
-                    note.complete(&mut event);
-                }
-                event.exit_code = done.exit_code;
-                // What ran in one call has one time, which belongs to its end.
-                if index == last {
-                    event.duration_ms = millis(began.elapsed());
-                }
-                self.say(steps.add(event));
+        match wait::until_running(&self.client, id, task, &mut view, signals).await {
+            Err(CliError::Wait(wait::Error::Interrupted { .. })) => {
+                return Err(Error::Interrupted.into());
             }
+            booted => booted?,
         }
-        match done.exit_code {
-            0 => Ok(()),
-            code => Err(Error::Step { phase, code }.into()),
-        }
+        let mut builder = Builder::new(self, id, &mut view);
+        let built = signals.or(builder.snapshot()).await?;
+        let built = built.unwrap_or_else(|| Err(Error::Interrupted.into()));
+        view.finish(began.elapsed(), built.is_ok())?;
+        built
     }
-
-    fn say(&self, lines: Vec<String>) {
-        for line in lines {
-            self.app.io.note(&line);
-        }
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -26,8 +26,8 @@ build: ## release build of every program
 fused: ## the guest agent, static, for the initramfs
 	@ops/dev/fused.sh
 
-image: ## kernel, initramfs and base root file system in the user's cache
-	@ops/dev/image.sh
+image: ## kernel, initramfs and base root file system in the user's cache; VARIANTS="services node" adds those
+	@ops/dev/image.sh target/release/fc-agent $(VARIANTS)
 
 bench: ## the figures of ARCHITECTURE.md's budget, as ratios
 	@ops/dev/bench.sh

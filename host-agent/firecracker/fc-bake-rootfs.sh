@@ -2,9 +2,19 @@
 # Builds what guests boot: kernel, initramfs with the guest agent in it, base root file system. Parts that are current
 # are left alone; a part is built under another name and moved, so guests that start meanwhile see the old one.
 #
-#   fc-bake-rootfs.sh [--refresh]    --refresh takes the current versions of all packages
+#   fc-bake-rootfs.sh [--refresh] [VARIANT...]
+#
+# --refresh takes the current versions of all packages. A VARIANT is a root file system with more in it, which
+# environments name as their image: services (podman and compose), node.
 # shellcheck source=host-agent/firecracker/common.sh
 . "$(dirname "$0")/common.sh"
-case "$#:${1:-}" in 0: | 1:--refresh) ;; *) die "usage: fc-bake-rootfs.sh [--refresh]" ;; esac
+options=()
+for word in "$@"; do
+  case $word in
+    --refresh) options+=(--refresh) ;;
+    '' | *[!a-z]*) die "usage: fc-bake-rootfs.sh [--refresh] [VARIANT...]" ;;
+    *) options+=(--variant "$word") ;;
+  esac
+done
 as_root "$@"
-bake_image "$FC_AGENT_BIN" "$@"
+bake_image "$FC_AGENT_BIN" "${options[@]}"

@@ -9,7 +9,7 @@ trap 'rm -f "$log"' EXIT
 ops/dev/deps.sh test
 ops/dev/lint.sh
 cargo build --locked --workspace --bins
-ops/dev/image.sh target/debug/fc-agent
+ops/dev/image.sh target/debug/fc-agent services node
 
 # Tests that cannot run here print `SKIP <test>: <reason>`; --show-output keeps those lines.
 status=0

@@ -209,6 +209,17 @@ class Install(Host):
         self.install()
         self.assertEqual(len(self.releases.requests), count, "nothing is fetched twice")
 
+    def test_bakes_variants_of_the_image(self):
+        self.give_agent()
+        out = self.at("/var/lib/fuse")
+        with_guest_agent = {"FUSED_BIN_SRC": str(self.script(self.root / "fused", program("fused")))}
+        self.run_script(FIRECRACKER / "fc-bake-rootfs.sh", "--refresh", "services", "node", **with_guest_agent)
+        calls = (self.calls_dir / "agent").read_text()
+        self.assertIn(f"image build --out {out} --fused {out}/fused --refresh --variant services --variant node\n", calls)
+        for word in "--now", "../x":
+            said = self.run_script(FIRECRACKER / "fc-bake-rootfs.sh", word, fails=True, **with_guest_agent).stderr
+            self.assertIn("usage", said)
+
     def test_a_firecracker_with_another_digest_is_refused(self):
         self.give_agent()
         import platform

@@ -9,6 +9,7 @@ use crate::build::Progress;
 use crate::distro::System;
 use crate::kernel::KernelTree;
 use crate::manifest::{Image, Manifest};
+use crate::rootfs::{Modules, Recipe};
 use crate::tools::{self, Tool};
 use crate::{ImageError, KERNEL, MODULES, ROOTFS, VMLINUZ, digest, modules, rootfs};
 
@@ -18,12 +19,14 @@ const VERSION: &str = "2";
 /// Files of this part.
 pub(crate) const FILES: [&str; 4] = [KERNEL, VMLINUZ, MODULES, ROOTFS];
 
-const TOOLS: [Tool; 6] = [
+/// Needed for a root file system.
+const TOOLS: [Tool; 7] = [
     ("apt-get", "apt"),
     ("apt-cache", "apt"),
     ("dpkg-deb", "dpkg"),
     ("mmdebstrap", "mmdebstrap"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
     ("chroot", "coreutils"),
 ];
 
@@ -37,16 +40,23 @@ pub(crate) fn inputs(system: &System) -> String {
     digest::of_inputs(&inputs)
 }
 
+/// Whether a root file system can be made here.
+pub(crate) fn check_means() -> Result<(), ImageError> {
+    tools::require(&TOOLS)?;
+    if rustix::process::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(ImageError::NotRoot)
+    }
+}
+
 /// Builds the part into `dir`; returns the kernel's release.
 pub(crate) fn build(
     system: &System,
     dir: &Path,
     progress: &mut Progress<'_>,
 ) -> Result<String, ImageError> {
-    tools::require(&TOOLS)?;
-    if !rustix::process::geteuid().is_root() {
-        return Err(ImageError::NotRoot);
-    }
+    check_means()?;
     let work = dir.join("work");
     fs::create_dir_all(&work).map_err(ImageError::file("make", &work))?;
     progress("downloading the kernel");
@@ -58,7 +68,13 @@ pub(crate) fn build(
     fs::write(&path, modules::archive(&tree)?).map_err(ImageError::file("write", &path))?;
     progress("making the root file system (about a minute)");
     let identity = digest::of_inputs(&[&inputs(system), &tree.version]);
-    rootfs::write(system, &tree, &identity, (&work, dir))?;
+    let recipe = Recipe {
+        packages: &[],
+        script: "",
+        identity: &identity,
+    };
+    let target = dir.join(ROOTFS);
+    rootfs::write(system, &Modules::Kernel(&tree), &recipe, (&work, &target))?;
     fs::remove_dir_all(&work).map_err(ImageError::file("remove", &work))?;
     Ok(tree.version)
 }

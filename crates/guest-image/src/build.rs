@@ -62,11 +62,7 @@ pub fn build(options: &BuildOptions, progress: &mut Progress<'_>) -> Result<Imag
         return Ok(image.clone());
     }
     remove_leftovers(out);
-    // Beside the result, so that files can be moved into place.
-    let work = tempfile::Builder::new()
-        .prefix(WORK_PREFIX)
-        .tempdir_in(out)
-        .map_err(ImageError::file("make a directory in", out))?;
+    let work = workplace(out)?;
     let fused = initramfs::read_fused(&options.fused)?;
     let kernel_version = match &plan.reusable {
         Some(image) => {
@@ -126,18 +122,28 @@ fn describe(dir: &Path, reused: Option<&Image>) -> Result<BTreeMap<String, FileE
         let known = reused.filter(|_| name != INITRAMFS);
         let entry = match known.and_then(|image| image.manifest.files.get(name)) {
             Some(entry) => entry.clone(),
-            None => {
-                let path = dir.join(name);
-                let meta = fs::metadata(&path).map_err(ImageError::file("read", &path))?;
-                FileEntry {
-                    sha256: digest::of_file(&path)?,
-                    size: meta.len(),
-                }
-            }
+            None => describe_file(&dir.join(name))?,
         };
         files.insert(name.to_owned(), entry);
     }
     Ok(files)
+}
+
+/// Size and digest of a file.
+pub(crate) fn describe_file(path: &Path) -> Result<FileEntry, ImageError> {
+    let meta = fs::metadata(path).map_err(ImageError::file("read", path))?;
+    Ok(FileEntry {
+        sha256: digest::of_file(path)?,
+        size: meta.len(),
+    })
+}
+
+/// A directory to work in, beside the result, so that files can be moved into place.
+pub(crate) fn workplace(out: &Path) -> Result<tempfile::TempDir, ImageError> {
+    tempfile::Builder::new()
+        .prefix(WORK_PREFIX)
+        .tempdir_in(out)
+        .map_err(ImageError::file("make a directory in", out))
 }
 
 /// Moves the files into place. While that goes on there is no manifest, so
@@ -164,14 +170,14 @@ fn install(work: &Path, out: &Path, manifest: &Manifest) -> Result<(), ImageErro
     sync(out)
 }
 
-fn sync(path: &Path) -> Result<(), ImageError> {
+pub(crate) fn sync(path: &Path) -> Result<(), ImageError> {
     File::open(path)
         .and_then(|file| file.sync_all())
         .map_err(ImageError::file("write", path))
 }
 
 /// Holds off other builds of the same directory until it is dropped.
-fn lock(out: &Path, progress: &mut Progress<'_>) -> Result<File, ImageError> {
+pub(crate) fn lock(out: &Path, progress: &mut Progress<'_>) -> Result<File, ImageError> {
     let path = out.join(".image.lock");
     let file = File::create(&path).map_err(ImageError::file("make", &path))?;
     if file.try_lock().is_err() {
@@ -182,7 +188,7 @@ fn lock(out: &Path, progress: &mut Progress<'_>) -> Result<File, ImageError> {
 }
 
 /// Removes what interrupted builds left. Nobody else builds here now.
-fn remove_leftovers(out: &Path) {
+pub(crate) fn remove_leftovers(out: &Path) {
     let Ok(entries) = fs::read_dir(out) else {
         return;
     };

@@ -77,6 +77,14 @@ pub enum ImageError {
     /// The root file system is not usable.
     #[error("the root file system is not usable: {0}")]
     Rootfs(&'static str),
+    /// No variant of that name.
+    #[error("there is no image variant {name:?}; there are: {known}")]
+    NoVariant {
+        /// The name as given.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
     /// The directory does not hold a complete image.
     #[error("{} holds no complete guest image; build one with: fc-agent image build --out {}", dir.display(), dir.display())]
     NoImage {

@@ -6,6 +6,7 @@
 //! mmdebstrap ----------/--> rootfs-fused.ext4            > one directory, described by image.json
 //! fused (static) ----------> initramfs.img <-+           |
 //!                                                       /
+//! mmdebstrap, more packages, the base's modules ---> images/NAME.ext4
 //! ```
 //!
 //! The base (kernel, modules, root file system) takes a minute and changes with
@@ -29,10 +30,12 @@ mod manifest;
 mod modules;
 mod rootfs;
 mod tools;
+mod variant;
 
 pub use build::{BuildOptions, Progress, build, needs_build};
 pub use error::ImageError;
 pub use manifest::{FileEntry, Image, Manifest};
+pub use variant::{VARIANTS, Variant, VariantOptions, build_variant};
 
 /// The uncompressed ELF kernel.
 pub const KERNEL: &str = "vmlinux.bin";
@@ -44,5 +47,7 @@ pub const INITRAMFS: &str = "initramfs.img";
 pub const ROOTFS: &str = "rootfs-fused.ext4";
 /// What the directory holds.
 pub const MANIFEST: &str = "image.json";
+/// Directory of the variants, in that of the image.
+pub const VARIANTS_DIR: &str = "images";
 /// The part of the initramfs that does not change with `fused`.
 const MODULES: &str = "modules.cpio";

@@ -1,5 +1,5 @@
-//! The base root file system: a small system of the distribution, in which
-//! `apt` works.
+//! Root file systems: the base, a small system of the distribution in which `apt`
+//! works, and variants of it with more packages.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::distro::System;
 use crate::kernel::KernelTree;
 use crate::tools;
-use crate::{ImageError, ROOTFS};
+use crate::{Image, ImageError};
 
 /// Raised when the content changes for another reason than its inputs.
 pub(crate) const VERSION: &str = "1";
@@ -63,22 +63,47 @@ const NO_SUCH_HARDWARE: [&str; 4] = ["ethernet", "wireless", "usb", "infiniband"
 /// Room for the file system's own structures.
 const SLACK_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Builds the file system below `work` and writes its image into `dir`.
-/// `identity` makes equal builds equal.
-pub(crate) fn write(
-    system: &System,
-    kernel: &KernelTree,
-    identity: &str,
-    (work, dir): (&Path, &Path),
-) -> Result<(), ImageError> {
-    let root = work.join("root");
-    bootstrap(system, &root)?;
-    add_modules(kernel, &root)?;
-    finish(&root)?;
-    make_image(&root, identity, &dir.join(ROOTFS))
+/// Where kernel modules come from.
+pub(crate) enum Modules<'a> {
+    /// The kernel as it was fetched.
+    Kernel(&'a KernelTree),
+    /// The root file system of an image, so that the modules fit its kernel.
+    Image(&'a Image),
 }
 
-fn bootstrap(system: &System, root: &Path) -> Result<(), ImageError> {
+/// What makes one root file system differ from another.
+pub(crate) struct Recipe<'a> {
+    /// Packages beside [`PACKAGES`].
+    pub(crate) packages: &'a [&'a str],
+    /// A shell script that is run in the finished system.
+    pub(crate) script: &'a str,
+    /// Makes equal builds equal.
+    pub(crate) identity: &'a str,
+}
+
+/// Builds the file system below `work` and writes its image to `target`.
+pub(crate) fn write(
+    system: &System,
+    modules: &Modules<'_>,
+    recipe: &Recipe<'_>,
+    (work, target): (&Path, &Path),
+) -> Result<(), ImageError> {
+    let root = work.join("root");
+    bootstrap(system, recipe.packages, &root)?;
+    match modules {
+        Modules::Kernel(kernel) => add_modules(kernel, &root)?,
+        Modules::Image(image) => take_modules(image, &root)?,
+    }
+    finish(&root)?;
+    if !recipe.script.is_empty() {
+        let mut shell = tools::command("chroot");
+        shell.arg(&root).args(["/bin/sh", "-euc", recipe.script]);
+        tools::run("setting the root file system up", &mut shell)?;
+    }
+    make_image(&root, recipe.identity, target)
+}
+
+fn bootstrap(system: &System, packages: &[&str], root: &Path) -> Result<(), ImageError> {
     let mut sources = system.sources();
     if sources.is_err() {
         crate::distro::update_package_lists()?;
@@ -88,7 +113,10 @@ fn bootstrap(system: &System, root: &Path) -> Result<(), ImageError> {
     command
         .args(["--mode=root", "--variant=minbase", "--format=directory"])
         .arg(format!("--architectures={}", system.arch))
-        .arg(format!("--include={}", PACKAGES.join(",")))
+        .arg(format!(
+            "--include={}",
+            [&PACKAGES, packages].concat().join(",")
+        ))
         .arg("--aptopt=APT::Install-Recommends \"false\"")
         .arg("--aptopt=Acquire::Languages \"none\"")
         .args(DPKG_OPTIONS.map(|option| format!("--dpkgopt={option}")))
@@ -121,6 +149,25 @@ fn add_modules(kernel: &KernelTree, root: &Path) -> Result<(), ImageError> {
     let mut index = tools::command("chroot");
     index.arg(root).args(["depmod", "-a", &kernel.version]);
     tools::run("indexing kernel modules", &mut index)?;
+    Ok(())
+}
+
+/// Copies modules and their index out of another root file system. Nothing is mounted.
+fn take_modules(image: &Image, root: &Path) -> Result<(), ImageError> {
+    let version = &image.manifest.kernel_version;
+    let target = root.join("usr/lib/modules");
+    fs::create_dir_all(&target).map_err(ImageError::file("make", &target))?;
+    let mut dump = tools::command("debugfs");
+    dump.arg("-R")
+        .arg(format!(
+            "rdump /usr/lib/modules/{version} {}",
+            target.display()
+        ))
+        .arg(image.rootfs());
+    tools::run("copying kernel modules", &mut dump)?;
+    // It reports success whatever happens.
+    let index = target.join(version).join("modules.dep");
+    fs::metadata(&index).map_err(ImageError::file("copy", &index))?;
     Ok(())
 }
 

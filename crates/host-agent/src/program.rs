@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use fuse_guest_image::{BuildOptions, Variant, VariantOptions};
 use thiserror::Error;
 
 use crate::config::{Backend, Config, ConfigError};
@@ -113,6 +114,10 @@ enum ImageCommand {
         /// Build everything with the current versions of all packages
         #[arg(long)]
         refresh: bool,
+        /// Also build a root file system with more in it, which requests name: `services` has podman and compose,
+        /// `node` has Node; can be repeated. Those that are there already are kept current
+        #[arg(long = "variant", value_name = "NAME")]
+        variants: Vec<String>,
     },
 }
 
@@ -176,8 +181,18 @@ fn run(program: &dyn Program, args: Args) -> Result<ExitCode, ProgramError> {
                     out,
                     fused,
                     refresh,
+                    variants,
                 },
-        } => build_image(backend, out, fused, refresh),
+        } => {
+            let beside =
+                || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("fused"));
+            let options = BuildOptions {
+                out,
+                fused: fused.map_or_else(beside, Ok)?,
+                refresh,
+            };
+            build_image(backend, &options, &variants)
+        }
         Command::Probe { timeout } => runtime()?.block_on(async {
             // A probe serves nobody, so it needs no token.
             let token = format!("{}_AGENT_TOKEN", backend.prefix);
@@ -202,28 +217,36 @@ fn run(program: &dyn Program, args: Args) -> Result<ExitCode, ProgramError> {
 
 fn build_image(
     backend: Backend,
-    out: PathBuf,
-    fused: Option<PathBuf>,
-    refresh: bool,
+    options: &BuildOptions,
+    variants: &[String],
 ) -> Result<ExitCode, ProgramError> {
-    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("fused"));
-    let fused = fused.map_or_else(beside, Ok)?;
-    let options = fuse_guest_image::BuildOptions {
-        out,
-        fused,
-        refresh,
-    };
+    let variants = variants.iter().map(|name| Variant::find(name));
+    let mut variants = variants.collect::<Result<Vec<_>, _>>()?;
     let mut progress = |text: &str| {
         // Progress that nobody reads is no reason to stop.
         let _closed = writeln!(std::io::stderr(), "{text}");
     };
-    let image = fuse_guest_image::build(&options, &mut progress)?;
+    let image = fuse_guest_image::build(options, &mut progress)?;
     // Images of earlier builds have only the uncompressed kernel.
     if !image.manifest.files.contains_key(backend.kernel) {
         name_kernel(&image.dir, backend.kernel)?;
     }
+    let mut said = std::io::stdout();
     let (dir, kernel) = (image.dir.display(), &image.manifest.kernel_version);
-    writeln!(std::io::stdout(), "image in {dir} with kernel {kernel}")?;
+    writeln!(said, "image in {dir} with kernel {kernel}")?;
+    // Those that are there belong to the base that was there, and follow it.
+    variants.extend(Variant::built(&image));
+    variants.sort_by_key(|variant| variant.name);
+    variants.dedup();
+    for variant in variants {
+        let wanted = VariantOptions {
+            variant,
+            extension: backend.image_extension,
+            refresh: options.refresh,
+        };
+        let file = fuse_guest_image::build_variant(&image, &wanted, &mut progress)?;
+        writeln!(said, "image {} in {}", variant.name, file.display())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -43,6 +43,7 @@ fn settings(
         ("FC_SOCK_DIR", layout.socket_dir().into()),
         ("FC_INITRD", layout.image.join("initramfs.img").into()),
         ("BASE_ROOTFS", layout.image.join("rootfs-fused.ext4").into()),
+        ("IMAGES_DIR", layout.image.join("images").into()),
         ("FC_BIN", vmm.into()),
         ("PUBLIC_HOST", "127.0.0.1".into()),
     ])

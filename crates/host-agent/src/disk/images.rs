@@ -50,9 +50,7 @@ pub enum ImageError {
         why: &'static str,
     },
     /// Nothing of that name.
-    #[error(
-        "image {name:?} is not on this host: bake it and place it at {}", .path.display()
-    )]
+    #[error("image {name:?} is not on this host: {}", how_to_get(.name, .path))]
     Missing {
         /// The name as given.
         name: String,
@@ -85,6 +83,18 @@ impl ImageError {
             Self::Name { .. } | Self::Missing { .. } | Self::Gone { .. } => true,
             Self::DefaultMissing { .. } | Self::File(_) => false,
         }
+    }
+}
+
+/// The builder knows some images by name.
+fn how_to_get(name: &str, path: &Path) -> String {
+    let out = path.parent().and_then(Path::parent);
+    match (fuse_guest_image::Variant::find(name), out) {
+        (Ok(_), Some(out)) => format!(
+            "make it there with this agent's `image build --out {} --variant {name}`",
+            out.display()
+        ),
+        _ => format!("bake it and place it at {}", path.display()),
     }
 }
 
@@ -420,6 +430,23 @@ mod tests {
         let error = images.resolve(None).unwrap_err();
         assert!(error.to_string().contains("image build --out"), "{error}");
         assert!(!error.is_request());
+    }
+
+    #[test]
+    fn a_missing_image_is_named_with_the_way_to_get_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = images(dir.path());
+        let said = |name| images.resolve(Some(name)).unwrap_err().to_string();
+        let (at, own) = (dir.path().display(), said("services"));
+        assert!(
+            own.contains(&format!("`image build --out {at} --variant services`")),
+            "{own}"
+        );
+        let other = said("mine");
+        assert!(
+            other.contains(&format!("place it at {at}/images/mine.ext4")),
+            "{other}"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `fused drain`: asks everything that runs for users to stop, and says whether it did.
 //!
-//! What was started for users is found by its groups: commands, attached shells, and whatever they
+//! Containers of services stop first, in the order of their needs ([`services::stop`]). What else was started for
+//! users is found by its groups: commands, attached shells, and whatever they
 //! left in the background. The group that this process is in is left alone, or it would end its own
 //! caller. Nothing is killed; that is for whoever destroys the guest.
 
@@ -15,6 +16,11 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::services;
+
+/// Of the time that there is, what services may take.
+const SERVICES_PART: Duration = Duration::from_secs(20);
 
 const USERS: &str = "/sys/fs/cgroup/fuse.user";
 
@@ -32,7 +38,12 @@ struct Options {
 pub(crate) fn run() -> ExitCode {
     let words = std::env::args_os().skip(1);
     let options = Options::parse_from(words);
-    let deadline = Instant::now() + Duration::from_secs(options.timeout);
+    let begun = Instant::now();
+    let deadline = begun + Duration::from_secs(options.timeout);
+    let of_services = begun + SERVICES_PART.min(Duration::from_secs(options.timeout));
+    for failed in services::stop(of_services) {
+        say(&format!("a service did not stop as it should: {failed}"));
+    }
     match drain(Path::new(USERS), deadline) {
         Ok(left) if left.is_empty() => ExitCode::SUCCESS,
         Ok(left) => {

@@ -4,7 +4,8 @@
 //! init and serves the host ([`init`], [`control`]); started by itself with
 //! `--listen` it is the guest's public surface ([`surface`]). `fused drain` asks
 //! everything that was started in the guest to stop ([`drain`]), `fused health`
-//! waits for another verdict of the probe ([`health`]).
+//! waits for another verdict of the probe ([`health`]), `fused services` brings
+//! containers up ([`services`]).
 
 mod cgroup;
 mod clock;
@@ -20,6 +21,7 @@ mod pid1;
 mod power;
 mod reaper;
 mod seed;
+mod services;
 mod surface;
 mod sys;
 
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
     match word.as_deref().and_then(OsStr::to_str) {
         Some("drain") => drain::run(),
         Some("health") => health::run(),
+        Some("services") => services::run(),
         _ => surface::run(),
     }
 }

@@ -97,7 +97,8 @@ pub struct Snapshot {
     /// From the metadata.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// What was given along when it was taken, comment and name included.
+    /// What was given along when it was taken, comment and name included; shown to the API key that
+    /// took it and to the master.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
     /// Key of the build layer that it is.

@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use fuse_control::AnsweredOnce;
-use fuse_model::{EnvironmentId, SnapshotId, SnapshotState};
+use fuse_model::{self as model, EnvironmentId, SnapshotId, SnapshotState};
 use fuse_store::{IdempotentKey, Page, SnapshotFilter};
 use fuse_wire_api::{
     CreateSnapshot, ResolvedSnapshot, Snapshot, SnapshotCursor, SnapshotList, normalize_arch,
@@ -86,10 +86,28 @@ async fn begin(
     Ok(response)
 }
 
-pub(super) async fn get(State(app): State<App>, id: Id) -> Result<Json<Snapshot>, ApiError> {
+pub(super) async fn get(
+    State(app): State<App>,
+    principal: Principal,
+    id: Id,
+) -> Result<Json<Snapshot>, ApiError> {
     let id = SnapshotId::new(super::path_id(id, "snapshot")?);
     let snapshot = app.control.snapshot_get(&id).await?;
-    Ok(Json(views::snapshot(snapshot)))
+    Ok(Json(shown(snapshot, &principal)))
+}
+
+/// A snapshot as a caller sees it. All are the fleet's; but what was written down along
+/// with one, names of a build's inputs for instance, is for its maker and the master.
+fn shown(snapshot: model::Snapshot, caller: &Principal) -> Snapshot {
+    let is_for_caller = match caller {
+        Principal::Master => true,
+        Principal::Key { id, .. } => snapshot.owner == id.as_str(),
+    };
+    let mut view = views::snapshot(snapshot);
+    if !is_for_caller {
+        view.metadata.clear();
+    }
+    view
 }
 
 pub(super) async fn list(
@@ -109,7 +127,11 @@ pub(super) async fn list(
     filter.owner = app.kept_to(&principal);
     let listing = app.control.snapshot_list(&filter, &page).await?;
     Ok(Json(SnapshotList {
-        snapshots: listing.items.into_iter().map(views::snapshot).collect(),
+        snapshots: listing
+            .items
+            .into_iter()
+            .map(|snapshot| shown(snapshot, &principal))
+            .collect(),
         next_cursor: listing.next.map(|(created_at, id)| {
             SnapshotCursor {
                 created_at,
@@ -164,7 +186,7 @@ pub(super) async fn resolve(
     };
     let tenant = principal.tenant();
     let found = app.control.snapshot_resolve(&tenant, layer_key, arch);
-    let snapshot = found.await?.map(views::snapshot);
+    let snapshot = found.await?.map(|snapshot| shown(snapshot, &principal));
     let miss_detail = match &snapshot {
         Some(_) => Vec::new(),
         None => app.control.snapshot_miss(&tenant, layer_key, arch).await?,

@@ -140,3 +140,85 @@ async fn what_is_given_up_on_is_noted() {
     assert_eq!(column(&audit, "audit_events", "entity_id").len(), 2);
     fuse.stop().await;
 }
+
+/// What the log knows of everything that callers can do: types by what they are about, each
+/// once, and never a value that is secret.
+#[tokio::test]
+async fn everything_that_callers_do_is_noted() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    agent.serve_surfaces();
+    let vm = "/v1/environments/fuse-a";
+    let post = async |path: String| fuse.post_raw(&path, "").await;
+    let body = json!({"task_id": "a", "secrets": {"PW": "hunter2hunter2"}});
+    fuse.create(&body).await.is(201);
+    let snapshots = [
+        post(format!("{vm}/snapshots")).await.is(201),
+        post(format!("{vm}/snapshots")).await.is(201),
+    ];
+    let path = |n: usize| format!("/v1/snapshots/{}", snapshots[n]["id"].as_str().unwrap());
+    post(format!("{}?action=restore", path(1))).await.is(204);
+    assert_eq!(fuse.delete(&path(1)).await.status, 204);
+    post(format!("{vm}?action=rotate-token")).await.is(204);
+    let fork = post(format!("{vm}?action=fork")).await.is(201);
+    post(format!("{vm}?action=drain")).await.is(200);
+    let fork = format!("/v1/environments/{}", fork["id"].as_str().unwrap());
+    for path in [vm, fork.as_str()] {
+        assert_eq!(fuse.delete(path).await.status, 204);
+    }
+    agent.fail(Step::Create, 1, 500, "no disk");
+    assert_eq!(fuse.create(&body).await.status, 500);
+    for action in ["cordon", "uncordon", "drain"] {
+        post(format!("/v1/hosts/h?action={action}")).await.is(204);
+    }
+    assert_eq!(fuse.delete("/v1/hosts/h").await.status, 204);
+    let stranger = crate::support::http_client().get(format!("{}/v1/hosts", fuse.base));
+    assert_eq!(Orchestrator::send(stranger).await.status, 401);
+
+    let wanted = [
+        ("api", "auth.failed"),
+        ("host", "host.cordoned"),
+        ("host", "host.draining"),
+        ("host", "host.registered"),
+        ("host", "host.removed"),
+        ("host", "host.uncordoned"),
+        ("task", "task.assigned"),
+        ("task", "task.failed"),
+        ("task", "task.running"),
+        ("vm", "secrets.deployed"),
+        ("vm", "secrets.recovered"),
+        ("vm", "snapshot.created"),
+        ("vm", "snapshot.deleted"),
+        ("vm", "snapshot.restored"),
+        ("vm", "vm.destroying"),
+        ("vm", "vm.drained"),
+        ("vm", "vm.draining"),
+        ("vm", "vm.forked"),
+        ("vm", "vm.provision_failed"),
+        ("vm", "vm.provisioning"),
+        ("vm", "vm.removed"),
+        ("vm", "vm.running"),
+        ("vm", "vm.scheduled"),
+        ("vm", "vm.token_rotated"),
+    ];
+    let log = fuse
+        .until("/v1/audit?limit=200", |answer| {
+            answer.text.contains("auth.failed")
+        })
+        .await;
+    let entries = log.json["audit_events"].as_array().unwrap();
+    let text = |entry: &Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    let noted: std::collections::BTreeSet<(String, String)> = entries
+        .iter()
+        .map(|entry| (text(entry, "entity_type"), text(entry, "type")))
+        .collect();
+    let noted: Vec<(&str, &str)> = noted.iter().map(|(of, kind)| (&**of, &**kind)).collect();
+    assert_eq!(noted, wanted);
+    let deployed = entries
+        .iter()
+        .find(|entry| entry["type"] == "secrets.deployed");
+    assert!(deployed.unwrap()["payload"].to_string().contains("\"PW\""));
+    for secret in ["hunter2", "master-token", fuse_testkit::fake_agent::TOKEN] {
+        assert!(!log.text.contains(secret), "{secret}");
+    }
+    fuse.stop().await;
+}

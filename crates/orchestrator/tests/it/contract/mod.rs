@@ -1,6 +1,11 @@
 //! What holds on every route: layers and their order, paths and methods, request ids,
 //! pages. The tables come from the OpenAPI document, so that a new route is in them.
 
+mod environments;
+mod hosts;
+mod keys;
+mod snapshots;
+
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use fuse_control::Control;

@@ -47,7 +47,7 @@ pub use control::Control;
 pub use create::{CreateFailure, CreatedOnce, Creation, Once, Phase, Repeat, Wording};
 pub use environments::TaskDetails;
 pub use error::{Error, Missing, PlacementRefusal, chain};
-pub use events::{EventStream, FleetEvents};
+pub use events::{EventStream, FleetEvents, SharedEvent};
 pub use exec::{Command, ExecOutput, ExecStream};
 pub use hosts::{ExplainedHost, Explanation, RegisterError, Registration, check_agent_url};
 pub use keys::KeyTrouble;

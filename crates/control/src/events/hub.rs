@@ -6,41 +6,52 @@
 //! is committed later is beyond the cursor, so nothing falls between the two.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use fuse_model::{EnvironmentEvent, EnvironmentId};
-use fuse_store::{Store, StoreError};
+use fuse_store::{EventWatch, Store, StoreError};
+use futures_util::FutureExt as _;
 use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
-use super::mailbox::Mailbox;
+use super::topic::{Next, Seat, SharedEvent, Topic};
 
 /// Events read at a time.
 const BATCH: u32 = 512;
 /// Pause before events are read again after the store failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// Subscribers that are woken before others have a turn: their tasks take about a
+/// millisecond.
+const SLICE: usize = 64;
 
-type Subscribers = HashMap<EnvironmentId, Vec<Arc<Mailbox>>>;
+#[derive(Debug, Default)]
+struct Topics {
+    of: HashMap<EnvironmentId, Arc<Topic>>,
+    /// Topics whose subscribers are being woken.
+    waking: VecDeque<Arc<Topic>>,
+    /// Nothing is handed out any more.
+    is_closed: bool,
+}
 
 /// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
-    store: Store,
-    /// Events that a full mailbox merged.
+    pub(super) store: Store,
+    /// Events that slow readers did not get.
     coalesced: IntCounter,
-    subscribers: Arc<Mutex<Subscribers>>,
+    topics: Arc<Mutex<Topics>>,
     cursor: Arc<tokio::sync::Mutex<Option<i64>>>,
 }
 
-/// A registered mailbox; dropping it ends the subscription.
+/// A registered subscriber; dropping it ends the subscription.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    hub: Hub,
-    id: EnvironmentId,
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) hub: Hub,
+    pub(super) id: EnvironmentId,
+    seat: Seat,
 }
 
 impl Hub {
@@ -48,35 +59,53 @@ impl Hub {
         Self {
             store,
             coalesced,
-            subscribers: Arc::default(),
+            topics: Arc::default(),
             cursor: Arc::default(),
         }
     }
 
-    /// Delivers until `stop`, or until the store is closed.
+    /// Delivers until `stop`, or until the store is closed. All streams end with it.
     pub(crate) async fn run(&self, stop: CancellationToken) {
-        let mut watch = self.store.event_watch();
+        let watch = self.store.event_watch();
+        tokio::select! {
+            () = self.deliver_all(watch) => {}
+            () = stop.cancelled() => {}
+        }
+        let mut topics = self.lock();
+        topics.is_closed = true;
+        for topic in topics.of.values() {
+            topic.close();
+        }
+    }
+
+    async fn deliver_all(&self, mut watch: EventWatch) {
+        let mut is_waking = false;
         loop {
-            let alive = tokio::select! {
-                alive = watch.changed() => alive,
-                () = stop.cancelled() => false,
+            let news = if is_waking {
+                // Between two slices, so that who waits for the second gets all there is.
+                tokio::task::yield_now().await;
+                watch.changed().now_or_never()
+            } else {
+                Some(watch.changed().await)
             };
-            if !alive {
-                return;
-            }
-            while let Err(e) = self.deliver().await {
-                tracing::warn!(error = %crate::error::chain(&e), "cannot read events, trying again");
-                tokio::select! {
-                    () = tokio::time::sleep(RETRY) => {}
-                    () = stop.cancelled() => return,
+            match news {
+                Some(true) => {
+                    while let Err(e) = self.deliver().await {
+                        tracing::warn!(error = %crate::error::chain(&e), "cannot read events, trying again");
+                        while self.wake_some() {}
+                        tokio::time::sleep(RETRY).await;
+                    }
                 }
+                Some(false) => return,
+                None => {}
             }
+            is_waking = self.wake_some();
         }
     }
 
     async fn deliver(&self) -> Result<(), StoreError> {
         let mut cursor = self.cursor.lock().await;
-        if self.lock().is_empty() {
+        if self.lock().of.is_empty() {
             *cursor = None;
         }
         while let Some(at) = *cursor {
@@ -89,28 +118,37 @@ impl Hub {
     }
 
     fn hand_out(&self, events: Vec<EnvironmentEvent>) {
-        let subscribers = self.lock();
+        let mut topics = self.lock();
         for event in events {
-            for mailbox in subscribers.get(&event.environment_id).into_iter().flatten() {
-                if mailbox.push(event.clone()) {
-                    self.coalesced.inc();
-                }
+            let Some(topic) = topics.of.get(&event.environment_id).cloned() else {
+                continue;
+            };
+            let event = SharedEvent::new(event);
+            if event.is_last() {
+                topics.of.remove(&event.environment_id);
+            }
+            if topic.publish(event) {
+                topics.waking.push_back(topic);
             }
         }
     }
 
+    /// Wakes a slice of those who have something to read. Answers whether some are left.
+    fn wake_some(&self) -> bool {
+        let Some(topic) = self.lock().waking.pop_front() else {
+            return false;
+        };
+        let goes_on = topic.wake_some(SLICE);
+        let mut topics = self.lock();
+        if goes_on {
+            topics.waking.push_back(topic);
+        }
+        !topics.waking.is_empty()
+    }
+
     /// Registers a subscriber: every event committed after this call reaches it.
     pub(super) async fn subscribe(&self, id: &EnvironmentId) -> Result<Subscription, StoreError> {
-        let mailbox = Arc::new(Mailbox::default());
-        self.lock()
-            .entry(id.clone())
-            .or_default()
-            .push(mailbox.clone());
-        let subscription = Subscription {
-            hub: self.clone(),
-            id: id.clone(),
-            mailbox,
-        };
+        let subscription = self.register(id);
         let mut cursor = self.cursor.lock().await;
         if cursor.is_none() {
             *cursor = Some(self.store.event_head().await?);
@@ -118,22 +156,48 @@ impl Hub {
         Ok(subscription)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Subscribers> {
-        // The map is whole after every operation, so a panicked holder left it usable.
-        self.subscribers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn register(&self, id: &EnvironmentId) -> Subscription {
+        let mut topics = self.lock();
+        let is_closed = topics.is_closed;
+        let topic = topics
+            .of
+            .entry(id.clone())
+            .or_insert_with(|| Topic::new(self.coalesced.clone()));
+        if is_closed {
+            topic.close();
+        }
+        Subscription {
+            hub: self.clone(),
+            id: id.clone(),
+            seat: topic.join(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Topics> {
+        // The topics are whole after every operation, so a panicked holder left them usable.
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscription {
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> Next {
+        self.seat.next().await
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut subscribers = self.hub.lock();
-        if let Some(mailboxes) = subscribers.get_mut(&self.id) {
-            mailboxes.retain(|other| !Arc::ptr_eq(other, &self.mailbox));
-            if mailboxes.is_empty() {
-                subscribers.remove(&self.id);
-            }
+        if !self.seat.leave() {
+            return;
+        }
+        let mut topics = self.hub.lock();
+        let topic = &self.seat.topic;
+        // Somebody may have come meanwhile, or a topic of the same id.
+        let is_of_nobody = |known: &Arc<Topic>| Arc::ptr_eq(known, topic) && known.is_empty();
+        if topics.of.get(&self.id).is_some_and(is_of_nobody) {
+            topics.of.remove(&self.id);
         }
     }
 }

@@ -1,16 +1,17 @@
 //! Event streams of environments.
 //!
 //! The events table is the truth. One task per process ([`Hub`]) reads what is new and
-//! hands it to the subscribers of each environment; a subscriber that reads slowly
-//! gets intermediate states merged, never loses the terminal one, and holds a bounded
-//! queue.
+//! adds it to the log of its environment, which all of its subscribers read. The log is
+//! bounded: a subscriber that reads slowly misses intermediate states, never the
+//! terminal one.
 
 mod fleet;
 mod hub;
-mod mailbox;
 mod stream;
+mod topic;
 
 pub use fleet::FleetEvents;
 pub use stream::EventStream;
+pub use topic::SharedEvent;
 
 pub(crate) use hub::Hub;

@@ -1,13 +1,18 @@
 //! One subscriber's stream: a snapshot or a replay first, then what happens.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use fuse_model::{Environment, EnvironmentEvent, EnvironmentId, EventId};
 use fuse_store::StoreError;
-use tokio_util::sync::CancellationToken;
 
-use super::hub::Subscription;
-use crate::{Control, Error, error::Missing};
+use super::{
+    hub::Subscription,
+    topic::{Next, SharedEvent},
+};
+use crate::{
+    Control, Error,
+    error::{Missing, chain},
+};
 
 /// Events of one environment that are kept for replay.
 const REPLAY: u32 = 256;
@@ -19,7 +24,6 @@ pub struct EventStream {
     first: VecDeque<EnvironmentEvent>,
     /// Everything up to here was sent, or is part of the snapshot.
     seen: i64,
-    stop: CancellationToken,
     over: bool,
 }
 
@@ -54,12 +58,10 @@ impl Control {
                 (vec![snapshot], sequence)
             }
         };
-        let stop = self.stop_token().clone();
         Ok(EventStream {
             subscription,
             first: first.into(),
             seen,
-            stop,
             over: false,
         })
     }
@@ -115,28 +117,48 @@ impl EventStream {
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Option<EnvironmentEvent> {
+    pub async fn next(&mut self) -> Option<Arc<SharedEvent>> {
         if self.over {
             return None;
         }
         let event = match self.first.pop_front() {
-            Some(event) => event,
+            Some(event) => SharedEvent::new(event),
             None => self.live().await?,
         };
         self.seen = self.seen.max(event.id.sequence());
-        self.over = event.state.is_terminal() && event.step.is_none();
+        self.over = event.is_last();
         Some(event)
     }
 
-    async fn live(&self) -> Option<EnvironmentEvent> {
+    async fn live(&mut self) -> Option<Arc<SharedEvent>> {
         loop {
-            let event = tokio::select! {
-                event = self.subscription.mailbox.pop() => event,
-                () = self.stop.cancelled() => return None,
-            };
-            if event.id.sequence() > self.seen {
-                return Some(event);
+            match self.subscription.next().await {
+                Next::Event(event) if event.id.sequence() > self.seen => return Some(event),
+                // Part of the snapshot, or replayed.
+                Next::Event(_) => {}
+                Next::Closed => return None,
+                Next::Ended => match self.follow().await {
+                    Ok(Some(event)) => return Some(SharedEvent::new(event)),
+                    Ok(None) => {}
+                    Err(e) => {
+                        tracing::warn!(
+                            error = %chain(&e),
+                            "cannot read events, ending a stream"
+                        );
+                        return None;
+                    }
+                },
             }
         }
+    }
+
+    /// Goes over to the environment that is watched, from one that had the same id before
+    /// it and whose end was not handed out yet when the stream began.
+    async fn follow(&mut self) -> Result<Option<EnvironmentEvent>, StoreError> {
+        let Subscription { hub, id, .. } = &self.subscription;
+        let subscription = hub.subscribe(id).await?;
+        self.first = hub.store.event_list_of(id, self.seen, REPLAY).await?.into();
+        self.subscription = subscription;
+        Ok(self.first.pop_front())
     }
 }

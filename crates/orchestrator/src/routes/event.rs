@@ -5,8 +5,9 @@ use axum::{
     http::HeaderMap,
     response::Response,
 };
+use bytes::Bytes;
 use fuse_model::{EnvironmentEvent, EnvironmentId, EventId};
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::stream;
 
 use super::sse;
 use crate::{
@@ -23,9 +24,10 @@ pub(super) async fn stream(
     let id = EnvironmentId::new(super::path_id(id, "vm")?);
     let last = last_event_id(&headers, &query);
     let events = app.control.environment_events(&id, last).await?;
-    Ok(answer(stream::unfold(events, |mut events| async move {
-        Some((events.next().await?, events))
-    })))
+    Ok(sse::answer(stream::unfold(
+        events,
+        |mut events| async move { Some((events.next().await?.text(record), events)) },
+    )))
 }
 
 /// Everything that happens in the fleet, from now on or from a known event on.
@@ -36,9 +38,10 @@ pub(super) async fn fleet(
 ) -> Result<Response, ApiError> {
     let last = last_event_id(&headers, &query);
     let events = app.control.fleet_events(last).await?;
-    Ok(answer(stream::unfold(events, |mut events| async move {
-        Some((events.next().await?, events))
-    })))
+    Ok(sse::answer(stream::unfold(
+        events,
+        |mut events| async move { Some((record(&events.next().await?), events)) },
+    )))
 }
 
 /// An id that is not one of ours behaves as none.
@@ -50,11 +53,9 @@ fn last_event_id(headers: &HeaderMap, query: &Query) -> Option<EventId> {
         .and_then(|text| text.parse().ok())
 }
 
-fn answer(events: impl Stream<Item = EnvironmentEvent> + Send + 'static) -> Response {
-    sse::answer(events.map(|event| {
-        let event = views::event(event);
-        // Records of plain fields always serialise.
-        let json = serde_json::to_string(&event).unwrap_or_default();
-        format!("id: {}\ndata: {json}\n\n", event.id)
-    }))
+fn record(event: &EnvironmentEvent) -> Bytes {
+    let event = views::event(event.clone());
+    // Records of plain fields always serialise.
+    let json = serde_json::to_string(&event).unwrap_or_default();
+    format!("id: {}\ndata: {json}\n\n", event.id).into()
 }

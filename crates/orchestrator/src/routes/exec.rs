@@ -63,7 +63,7 @@ async fn command(body: Body) -> Result<Command, ApiError> {
 }
 
 /// Ends behind the command's exit status, or behind the reason why there is none.
-fn records(running: ExecStream) -> impl Stream<Item = String> + Send {
+fn records(running: ExecStream) -> impl Stream<Item = Bytes> + Send {
     stream::unfold(Some(running), |running| async move {
         let mut running = running?;
         let (frame, rest) = match running.next().await {
@@ -88,7 +88,7 @@ fn records(running: ExecStream) -> impl Stream<Item = String> + Send {
         };
         // Plain structs always serialise.
         let json = serde_json::to_string(&frame).unwrap_or_default();
-        Some((format!("data: {json}\n\n"), rest))
+        Some((format!("data: {json}\n\n").into(), rest))
     })
 }
 

@@ -9,6 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
+use tokio::time::{Instant, sleep};
 
 use crate::server::Unhurried;
 
@@ -16,7 +17,7 @@ use crate::server::Unhurried;
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Answers with `records`, each written out to its blank line.
-pub(super) fn answer(records: impl Stream<Item = String> + Send + 'static) -> Response {
+pub(super) fn answer(records: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let body = Body::from_stream(kept_alive(records, KEEPALIVE));
     let mut response = passed_on(body, "text/event-stream");
     let keep = HeaderValue::from_static("keep-alive");
@@ -40,17 +41,38 @@ pub(super) fn passed_on(body: Body, content_type: &'static str) -> Response {
     response
 }
 
+/// The alarm is set anew when it rings, not with each record.
 fn kept_alive(
-    records: impl Stream<Item = String> + Send + 'static,
+    records: impl Stream<Item = Bytes> + Send + 'static,
     keepalive: Duration,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    stream::unfold(Box::pin(records), move |mut records| async move {
-        let record = match tokio::time::timeout(keepalive, records.next()).await {
-            Ok(record) => record?,
-            Err(_silence) => ": keepalive\n\n".to_owned(),
-        };
-        Some((Ok(Bytes::from(record)), records))
-    })
+    let begun = (
+        Box::pin(records),
+        Box::pin(sleep(keepalive)),
+        Instant::now(),
+    );
+    stream::unfold(
+        begun,
+        move |(mut records, mut alarm, mut spoke)| async move {
+            loop {
+                let record = tokio::select! {
+                    biased;
+                    record = records.next() => record?,
+                    () = alarm.as_mut() => {
+                        let is_silent = spoke + keepalive <= Instant::now();
+                        if !is_silent {
+                            alarm.as_mut().reset(spoke + keepalive);
+                            continue;
+                        }
+                        alarm.as_mut().reset(Instant::now() + keepalive);
+                        Bytes::from_static(b": keepalive\n\n")
+                    }
+                };
+                spoke = Instant::now();
+                return Some((Ok(record), (records, alarm, spoke)));
+            }
+        },
+    )
 }
 
 #[cfg(test)]
@@ -74,7 +96,8 @@ mod tests {
         let comment = ": keepalive\n\n";
         assert_eq!(next().await, comment);
         assert_eq!(next().await, comment);
-        sender.send("id: 1\ndata: {}\n\n".to_owned()).await.unwrap();
+        let record = Bytes::from_static(b"id: 1\ndata: {}\n\n");
+        sender.send(record).await.unwrap();
         assert_eq!(next().await, "id: 1\ndata: {}\n\n");
         assert_eq!(next().await, comment);
         drop(sender);

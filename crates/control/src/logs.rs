@@ -4,6 +4,7 @@
 use std::{collections::VecDeque, io, time::Duration};
 
 use fuse_model::{EnvironmentId, LogTail, State, TaskId, TaskLog};
+use fuse_store::EventWatch;
 use fuse_wire_host::{HostError, LogSource as HostSource, LogStream};
 
 use crate::{
@@ -14,8 +15,9 @@ use crate::{
     redact::Flow,
 };
 
-/// How often a follower looks whether a startup script has written more: it is stored once a second.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Least time between two looks of a follower at what a startup script has written. It is woken by
+/// whatever happens in the fleet.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Which output of an environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,7 @@ impl Control {
                 return Ok(Logs {
                     control: self.clone(),
                     kind: Kind::Startup(Startup {
+                        watch: self.inner.store.event_watch(),
                         environment: record.id,
                         task: record.task_id,
                         phase,
@@ -162,6 +165,7 @@ fn cut(error: Error) -> io::Error {
 /// The output of a startup script, of which this much was read.
 #[derive(Debug)]
 struct Startup {
+    watch: EventWatch,
     environment: EnvironmentId,
     task: Option<TaskId>,
     phase: Option<Phase>,
@@ -194,11 +198,17 @@ impl Startup {
             }
             if self.pending.is_empty() && !self.over {
                 tokio::select! {
-                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                    is_open = self.news() => self.over = !is_open,
                     () = control.stopping() => self.over = true,
                 }
             }
         }
+    }
+
+    /// Waits until there may be more; `false`: there will not.
+    async fn news(&mut self) -> bool {
+        tokio::time::sleep(PAUSE).await;
+        self.watch.changed().await
     }
 
     /// A script runs while its environment is being made.

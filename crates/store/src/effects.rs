@@ -79,8 +79,8 @@ pub(crate) struct GpuUnits {
 pub(crate) enum Flushed {
     /// All is written.
     Written {
-        /// Whether there were events.
-        events: bool,
+        /// Whether watchers have something to read.
+        is_news: bool,
     },
     /// A host does not have what was charged to it on trust.
     NoCapacity,
@@ -97,6 +97,8 @@ pub(crate) struct Effects {
     charges: BTreeMap<HostId, Charge>,
     events: Vec<EventRow>,
     audit: Vec<AuditEntry>,
+    /// Watchers are woken even if there is no event.
+    is_news: bool,
 }
 
 #[derive(Debug)]
@@ -187,6 +189,12 @@ impl Effects {
         });
     }
 
+    /// Wakes watchers, here and at other replicas: what has changed is no event, and
+    /// somebody may be waiting for it.
+    pub(crate) fn news(&mut self) {
+        self.is_news = true;
+    }
+
     /// Adds audit entries.
     pub(crate) fn audit(&mut self, entries: &[AuditEntry]) {
         self.audit.extend_from_slice(entries);
@@ -220,10 +228,15 @@ impl Tx<'_> {
                 return Ok(Flushed::NoCapacity);
             }
         }
-        let events = !effects.events.is_empty();
+        let is_news = effects.is_news || !effects.events.is_empty();
+        let is_told = !effects.events.is_empty() || !effects.audit.is_empty();
         self.write_log(effects.events, effects.audit, engine)
             .await?;
-        Ok(Flushed::Written { events })
+        if is_news && !is_told && engine == Engine::Postgres {
+            let sql = "SELECT pg_notify('fuse_events', '')";
+            self.fetch("wake other replicas", sql, binds![]).await?;
+        }
+        Ok(Flushed::Written { is_news })
     }
 
     async fn write_tasks(&mut self, tasks: Vec<TaskRow>) -> Result<(), StoreError> {

@@ -23,7 +23,8 @@ macro_rules! select {
     };
 }
 
-/// Fires when new events have been committed, by any replica.
+/// Fires when new events, or more of a startup script's output, have been committed, by
+/// any replica.
 #[derive(Debug, Clone)]
 pub struct EventWatch {
     wakes: watch::Receiver<u64>,

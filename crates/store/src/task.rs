@@ -71,7 +71,8 @@ impl Store {
     }
 
     /// Keeps what the startup script of an environment's task has written so far, and
-    /// with `output` all of it; as long as the task belongs to that environment.
+    /// with `output` all of it; as long as the task belongs to that environment. An
+    /// [`EventWatch`](crate::EventWatch) fires, at every replica.
     ///
     /// # Errors
     /// The database fails.
@@ -170,6 +171,7 @@ impl Write for SetLog {
             output.map(|output| output.stderr.as_str())
         ];
         tx.execute("keep a task's log", sql, values).await?;
+        tx.effects.news();
         Ok(Applied::Keep(()))
     }
 }

@@ -318,15 +318,15 @@ impl Writer {
     }
 
     async fn commit(&self, tx: &mut Tx<'_>) -> Ended {
-        let had_events = match tx.flush(self.core.engine).await {
-            Ok(Flushed::Written { events }) => events,
+        let is_news = match tx.flush(self.core.engine).await {
+            Ok(Flushed::Written { is_news }) => is_news,
             Ok(Flushed::NoCapacity) => return Ended::Undone,
             Err(error) => return Ended::Failed(error),
         };
         if let Err(error) = tx.commit().await {
             return Ended::Failed(error);
         }
-        if had_events {
+        if is_news {
             self.core.wake_watchers();
         }
         Ended::Committed

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fuse_model::{EventId, State, StepReport};
+use fuse_model::{EventId, LogTail, State, StepReport, TaskId, TaskLog};
 use jiff::SignedDuration;
 use tokio::time::timeout;
 
@@ -17,6 +17,7 @@ contract! {
     steps_are_told_while_it_is_made,
     a_watch_fires_on_commit_and_ends_with_the_store,
     other_replicas_are_woken,
+    what_a_script_writes_wakes_everybody,
     ended_streams_are_forgotten_and_others_kept,
 }
 
@@ -114,6 +115,28 @@ async fn other_replicas_are_woken(db: Db) {
         }
     };
     timeout(PATIENCE, seen).await.expect("is woken");
+}
+
+async fn what_a_script_writes_wakes_everybody(db: Db) {
+    let writer = db.open().await;
+    let reader = match db.server {
+        Some(_) => db.open().await,
+        None => writer.clone(),
+    };
+    let made = create(&writer, "a", 1, &[]).await;
+    let mut watch = reader.event_watch();
+    let task = TaskId::new("a");
+    let log = TaskLog {
+        run: LogTail {
+            text: "hello".to_owned(),
+            written: 5,
+        },
+        ..TaskLog::default()
+    };
+    let wrote = writer.task_set_log(&task, &made.id, log.clone(), None);
+    wrote.await.expect("keeps");
+    assert!(timeout(PATIENCE, watch.changed()).await.expect("fires"));
+    assert_eq!(reader.task_log(&task).await.expect("reads"), Some(log));
 }
 
 async fn ended_streams_are_forgotten_and_others_kept(db: Db) {

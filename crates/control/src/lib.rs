@@ -49,7 +49,9 @@ pub use environments::TaskDetails;
 pub use error::{Error, Missing, PlacementRefusal, chain};
 pub use events::{EventStream, FleetEvents, SharedEvent};
 pub use exec::{Command, ExecOutput, ExecStream};
-pub use hosts::{ExplainedHost, Explanation, RegisterError, Registration, check_agent_url};
+pub use hosts::{
+    ExplainedHost, Explanation, HostVerdict, RegisterError, Registration, check_agent_url,
+};
 pub use keys::KeyTrouble;
 pub use logs::{LogSource, Logs};
 pub use metrics::{BUCKETS, Metrics};

@@ -11,13 +11,16 @@ use crate::{
 };
 
 /// `POST /v1/placement/explain`. The body of a create may be sent as it is; all but the
-/// spec is passed over.
+/// spec and the seed is passed over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ExplainPlacement {
     /// What is to be placed.
     #[serde(deserialize_with = "object")]
     pub spec: Spec,
+    /// The snapshot that it is to start from.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub seed_snapshot_id: String,
 }
 
 /// Where it would go.
@@ -55,6 +58,9 @@ pub struct PlacementHost {
     /// Place in the order of preference, from 1; 0 when it is not eligible.
     #[serde(skip_serializing_if = "is_zero")]
     pub rank: usize,
+    /// Whether it has the seed; such hosts come before all others.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub artifact_local: bool,
     /// Free room as placement counts it.
     pub score: i64,
     /// Virtual CPUs.

@@ -3,8 +3,8 @@
 use fuse_wire_api::PlacementExplanation;
 
 /// `placed on host h1`, and what decided, as far as it is known: the pin of the Fusefile, or what the
-/// orchestrator said beforehand. A host that it did not foresee was chosen for another reason, such as a
-/// layer that is there; then only the host is named.
+/// orchestrator said beforehand. A host that it did not foresee was chosen for another reason, such as
+/// a layer that could not be used; then only the host is named.
 pub(crate) fn line(host: &str, pinned: bool, explained: Option<&PlacementExplanation>) -> String {
     let why = match explained {
         _ if pinned => "pinned by the Fusefile".to_owned(),
@@ -16,7 +16,14 @@ pub(crate) fn line(host: &str, pinned: bool, explained: Option<&PlacementExplana
 
 fn reason(explained: &PlacementExplanation) -> String {
     let eligible = explained.hosts.iter().filter(|host| host.eligible).count();
+    let has_layer = explained
+        .hosts
+        .first()
+        .is_some_and(|host| host.artifact_local);
     let mut why = match eligible {
+        many if has_layer && many > 1 => {
+            format!("it has the layer, first of {many} eligible hosts")
+        }
         1 => "the only eligible host".to_owned(),
         many => format!("{}, first of {many} eligible hosts", explained.policy),
     };
@@ -53,6 +60,11 @@ mod tests {
             "placed on host h1 (spread, first of 2 eligible hosts)"
         );
         assert_eq!(said("h2", &explained), "placed on host h2");
+        explained.hosts[0].artifact_local = true;
+        assert_eq!(
+            said("h1", &explained),
+            "placed on host h1 (it has the layer, first of 2 eligible hosts)"
+        );
         explained.hosts = vec![host("h1", true), host("h2", false), host("h3", false)];
         explained.rejected = [("capacity".to_owned(), 1), ("state".to_owned(), 1)].into();
         assert_eq!(

@@ -349,6 +349,43 @@ fn placement_is_explained() {
 }
 
 #[test]
+fn an_explanation_says_who_has_the_seed() {
+    let server = Fake::start(|seen| {
+        (seen.line == "POST /v1/placement/explain").then(|| {
+            json(
+                200,
+                r#"{"policy":"spread","host_id":"a","rejected":{"seed":1},"hosts":[
+                    {"host_id":"a","state":"active","eligible":true,"rank":1,"score":1,
+                     "artifact_local":true,"free_cpus":4,"free_ram_mb":1024,"free_vms":2},
+                    {"host_id":"b","state":"active","eligible":false,"score":1,
+                     "free_cpus":4,"free_ram_mb":1024,"free_vms":2,"gate":"seed",
+                     "reason":"does not have the seed snapshot, which cannot move"}]}"#,
+            )
+        })
+    });
+    let user = User::connected(&server.url(), "tok");
+    let args = [
+        "environment",
+        "create",
+        "--explain",
+        "--seed-snapshot",
+        "s-1",
+    ];
+    let run = user.run(&args).ok();
+    let line = |n: usize| run.stdout.lines().nth(n).unwrap().to_owned();
+    assert!(line(1).starts_with("│ RANK │ HOST │ STATE  │ SEED │ CPUS │"));
+    assert!(line(3).starts_with("│ 1    │ a    │ active │ here │ 4    │"));
+    assert!(line(4).starts_with("│ -    │ b    │ active │ -    │ 4    │"));
+    assert!(line(4).contains("does not have the seed snapshot, which cannot move"));
+    assert_eq!(
+        run.stderr,
+        "would go to host a (has the seed, spread, 1 of 2 hosts fit)\n"
+    );
+    let sent: serde_json::Value = serde_json::from_str(&server.seen()[0].body).unwrap();
+    assert_eq!(sent["seed_snapshot_id"], "s-1");
+}
+
+#[test]
 fn the_form_asks_for_what_the_flags_leave_open() {
     let server =
         Fake::start(|seen| (seen.line == "POST /v1/hosts").then(|| json(201, &host("gpu-1", &[]))));

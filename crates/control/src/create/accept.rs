@@ -2,13 +2,17 @@
 //! environment with its task, its reservation and its first event.
 
 use fuse_model::{
-    Arch, Backend, Environment, EnvironmentId, EnvironmentSpec, Host, HostId, Redacted, TaskId,
+    Arch, Environment, EnvironmentId, EnvironmentSpec, Host, HostId, Redacted, TaskId,
 };
 use fuse_planner::{Placement, PlacementError, place};
 use fuse_store::{FailedCreate, IdempotentKey, Inserted, NewEnvironment};
 use fuse_wire_api::{CheckedCreate, Spec, TaskPlacement};
 
-use super::{StoredRequest, boot::script_limit, seed::Seed};
+use super::{
+    StoredRequest,
+    boot::script_limit,
+    seed::{SEEDED, Seed},
+};
 use crate::{
     Control, Error,
     audit::{self, Scheduled},
@@ -128,7 +132,7 @@ impl Control {
         };
         let policy = self.inner.settings.placement_policy;
         let mut hosts = self.placeable_hosts().await?;
-        hosts.retain(|host| host.backend == Backend::Firecracker);
+        hosts.retain(|host| host.backend == SEEDED);
         let placed = place(&narrowed, &hosts, policy, seed.holders());
         Ok(match placed {
             Ok(placement) => Ok(Choice::of(&placement)),

@@ -38,6 +38,7 @@ pub(crate) use accept::domain_spec;
 pub(crate) use boot::start_request;
 pub(crate) use fleet::Fleet;
 pub(crate) use request::StoredRequest;
+pub(crate) use seed::{SEEDED, Seed};
 
 use self::{
     boot::{Boot, Booted},

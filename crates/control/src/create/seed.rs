@@ -1,7 +1,9 @@
 //! The snapshot that a new environment starts from. Hosts that have its disk come first;
 //! another one has it copied there before the boot, if it can be.
 
-use fuse_model::{Arch, Environment, EnvironmentSpec, HostId, Snapshot, SnapshotId, SnapshotKind};
+use fuse_model::{
+    Arch, Backend, Environment, EnvironmentSpec, HostId, Snapshot, SnapshotId, SnapshotKind,
+};
 use fuse_planner::PlacementError;
 
 use super::failure::BootError;
@@ -11,8 +13,11 @@ use crate::{
     snapshot::{LINEAGE, check_ready},
 };
 
+/// The backend whose hosts start environments from snapshots.
+pub(crate) const SEEDED: Backend = Backend::Firecracker;
+
 /// A seed that is usable, and where it is.
-pub(super) struct Seed {
+pub(crate) struct Seed {
     snapshot: Snapshot,
     /// Its own host, which is the only one that it can run on if it cannot move.
     host: HostId,
@@ -25,24 +30,32 @@ impl Control {
     /// # Errors
     /// It does not exist or is not usable, or the store fails.
     pub(super) async fn seed_of(&self, id: &str, tenant: &str) -> Result<Option<Seed>, Error> {
+        let Some(seed) = self.find_seed(id, tenant).await? else {
+            return Ok(None);
+        };
+        if !self.inner.store.snapshot_touch(&seed.snapshot.id).await? {
+            return Err(seed.unusable("it is being deleted"));
+        }
+        Ok(Some(seed))
+    }
+
+    /// As [`Control::seed_of`], for somebody who only asks: that is no use of it.
+    ///
+    /// # Errors
+    /// As [`Control::seed_of`].
+    pub(crate) async fn find_seed(&self, id: &str, tenant: &str) -> Result<Option<Seed>, Error> {
         if id.is_empty() {
             return Ok(None);
         }
         let snapshot = self.snapshot_for(&SnapshotId::new(id), tenant).await?;
         check_ready(&snapshot)?;
-        let refused = |why: &str| Error::SnapshotState {
-            id: snapshot.id.clone(),
-            why: why.to_owned(),
-        };
         if snapshot.kind == SnapshotKind::Live {
-            return Err(refused("a live snapshot cannot seed an environment"));
+            let why = "a live snapshot cannot seed an environment";
+            return Err(unusable(&snapshot, why));
         }
-        let host = host_of(&snapshot).ok_or_else(|| refused("it has no recorded host"))?;
-        let store = &self.inner.store;
-        if !store.snapshot_touch(&snapshot.id).await? {
-            return Err(refused("it is being deleted"));
-        }
-        let holders = store.snapshot_holders(&snapshot).await?;
+        let host =
+            host_of(&snapshot).ok_or_else(|| unusable(&snapshot, "it has no recorded host"))?;
+        let holders = self.inner.store.snapshot_holders(&snapshot).await?;
         let mut holders: Vec<HostId> = holders.into_iter().map(|holder| holder.host).collect();
         if !holders.contains(&host) {
             holders.push(host.clone());
@@ -78,6 +91,13 @@ impl Control {
     }
 }
 
+fn unusable(snapshot: &Snapshot, why: &str) -> Error {
+    Error::SnapshotState {
+        id: snapshot.id.clone(),
+        why: why.to_owned(),
+    }
+}
+
 /// Records of lineage have no bytes anywhere.
 fn host_of(snapshot: &Snapshot) -> Option<HostId> {
     let host = snapshot.host_id.clone();
@@ -85,8 +105,12 @@ fn host_of(snapshot: &Snapshot) -> Option<HostId> {
 }
 
 impl Seed {
+    fn unusable(&self, why: &str) -> Error {
+        unusable(&self.snapshot, why)
+    }
+
     /// The hosts that have its bytes.
-    pub(super) fn holders(&self) -> &[HostId] {
+    pub(crate) fn holders(&self) -> &[HostId] {
         &self.holders
     }
 
@@ -99,7 +123,7 @@ impl Seed {
     ///
     /// # Errors
     /// The request pins a host that it cannot get to, or wants another architecture.
-    pub(super) fn narrow(
+    pub(crate) fn narrow(
         &self,
         spec: &EnvironmentSpec,
     ) -> Result<EnvironmentSpec, PlacementRefusal> {
@@ -126,7 +150,7 @@ impl Seed {
     }
 
     /// The scheduler found no host.
-    pub(super) fn refuse_placement(&self, refused: &PlacementError) -> PlacementRefusal {
+    pub(crate) fn refuse_placement(&self, refused: &PlacementError) -> PlacementRefusal {
         match refused {
             PlacementError::PinUnknown(host) if !self.can_move() => PlacementRefusal::SeedHost {
                 host: host.clone(),

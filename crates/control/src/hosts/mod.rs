@@ -7,7 +7,7 @@ mod merge;
 mod register;
 pub(crate) mod watch;
 
-pub use explain::{ExplainedHost, Explanation};
+pub use explain::{ExplainedHost, Explanation, HostVerdict};
 pub use register::{RegisterError, Registration};
 
 pub(crate) use watch::Retries;

@@ -111,12 +111,22 @@ pub(super) fn placement() -> Vec<Operation> {
         Call::new("Where an environment would go, and why not elsewhere")
             .about(
                 "Nothing is created. The body of a create may be sent as it is: all but `spec` \
-                 is passed over. A request that no host takes is answered with 200 and `error`.",
+                 and `seed_snapshot_id` is passed over. Hosts that have the seed come first. A \
+                 request that no host takes is answered with 200 and `error`.",
             )
             .body::<ExplainPlacement>(MAX_BODY_LARGE, json!({"spec": {"cpus": 2}}))
             .json::<PlacementExplanation>(200, "Every host with its verdict.", example)
             .error(400, "invalid_argument", "the spec breaks a rule")
-            .error(404, "not_found", "the pinned host is not registered"),
+            .error(
+                404,
+                "not_found",
+                "the pinned host is not registered, or there is no such seed",
+            )
+            .error(
+                409,
+                "conflict",
+                "the seed is not `ready`, or of no use as one",
+            ),
     )]
 }
 

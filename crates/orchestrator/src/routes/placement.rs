@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use axum::{Json, body::Body, extract::State};
-use fuse_control::{ExplainedHost, Verdict};
+use fuse_control::{ExplainedHost, HostVerdict, Verdict};
 use fuse_model::HostId;
 use fuse_wire_api::{ExplainPlacement, PlacementExplanation, PlacementHost};
 
-use crate::http::{ApiError, App, Limit, read_required};
+use crate::http::{ApiError, App, Limit, Principal, read_required};
 
 pub(super) async fn explain(
     State(app): State<App>,
+    principal: Principal,
     body: Body,
 ) -> Result<Json<PlacementExplanation>, ApiError> {
     let mut request: ExplainPlacement = read_required(body, Limit::Large).await?;
@@ -19,7 +20,8 @@ pub(super) async fn explain(
         let pin = HostId::new(request.spec.host_id.clone());
         app.control.check_pin(&pin).await?;
     }
-    let explained = app.control.placement_explain(&request.spec).await?;
+    let tenant = principal.tenant();
+    let explained = app.control.placement_explain(&request, &tenant).await?;
     let mut rejected = BTreeMap::new();
     let hosts: Vec<PlacementHost> = explained.hosts.into_iter().map(host).collect();
     for host in hosts.iter().filter(|host| !host.gate.is_empty()) {
@@ -40,10 +42,16 @@ pub(super) async fn explain(
 }
 
 fn host(explained: ExplainedHost) -> PlacementHost {
+    let rejected = |gate: &str, reason: String| (0, gate.to_owned(), reason);
     let (rank, gate, reason) = match explained.verdict {
-        Verdict::Eligible { rank } => (rank, String::new(), String::new()),
-        Verdict::NotPinned => (0, "pin".to_owned(), "is not the pinned host".to_owned()),
-        Verdict::Rejected { gate, reason } => (0, gate.as_str().to_owned(), reason),
+        HostVerdict::Placement(Verdict::Eligible { rank }) => (rank, String::new(), String::new()),
+        HostVerdict::Placement(Verdict::NotPinned) => {
+            rejected("pin", "is not the pinned host".to_owned())
+        }
+        HostVerdict::Placement(Verdict::Rejected { gate, reason }) => {
+            rejected(gate.as_str(), reason)
+        }
+        HostVerdict::Seed(reason) => rejected("seed", reason.to_owned()),
     };
     let free = explained.host.free();
     PlacementHost {
@@ -51,6 +59,7 @@ fn host(explained: ExplainedHost) -> PlacementHost {
         state: explained.host.state.as_str().to_owned(),
         eligible: rank > 0,
         rank,
+        artifact_local: explained.artifact_local,
         score: explained.score,
         free_cpus: free.cpus,
         free_ram_mb: free.ram_mb,

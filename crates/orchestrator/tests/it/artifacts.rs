@@ -5,7 +5,7 @@ use std::time::Duration;
 use fuse_control::Settings;
 use fuse_model::{EnvironmentId, HostId, Snapshot, SnapshotId, SnapshotKind, SnapshotState};
 use fuse_store::SnapshotChange;
-use fuse_testkit::fake_agent::{FakeAgent, Step};
+use fuse_testkit::fake_agent::{FakeAgent, Step, TOKEN};
 use fuse_wire_host::Capacity;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -123,6 +123,86 @@ async fn a_seed_is_brought_where_there_is_room_and_stays_there() {
         .get("/v1/snapshots/resolve?layer_key=k&arch=amd64");
     assert_eq!(resolved.await.is(200)["snapshot"]["id"], id);
     fleet.fuse.stop().await;
+}
+
+/// The explanation of a create is its decision: the same first host, whoever else has more room.
+#[tokio::test]
+async fn an_explanation_sees_the_seed_as_the_create_does() {
+    let fleet = Fleet::start(Settings::default()).await;
+    let seed = fleet.layer["id"].as_str().unwrap().to_owned();
+    let explain = async |spec: Value| {
+        let body = json!({"seed_snapshot_id": seed, "spec": spec});
+        let answer = fleet.fuse.post("/v1/placement/explain", &body).await;
+        answer.is(200)
+    };
+    let mut qemu = FakeAgent::start().await.unwrap();
+    let body = json!({"id": "gpus", "url": qemu.url(), "token": TOKEN, "backend": "qemu",
+        "capacity": {"vm_count": 5}});
+    fleet.fuse.post("/v1/hosts", &body).await.is(201);
+
+    let near = explain(json!({"cpus": 1})).await;
+    assert_eq!(near["host_id"], "h");
+    let hosts = near["hosts"].as_array().unwrap();
+    let shown = |key: &str| {
+        hosts
+            .iter()
+            .map(|host| host[key].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(shown("host_id"), ["h", "other", "gpus"]);
+    assert_eq!(
+        shown("artifact_local"),
+        [json!(true), json!(null), json!(null)]
+    );
+    assert_eq!(shown("rank"), [json!(1), json!(2), json!(null)]);
+    assert_eq!(
+        hosts[2]["reason"],
+        "has backend \"qemu\", seed snapshots require \"firecracker\""
+    );
+    let made = fleet.create_on("near", json!({"cpus": 1})).await.is(201);
+    assert_eq!(made["host_id"], near["host_id"]);
+
+    fleet.cordon("h").await;
+    let far = explain(json!({"cpus": 1})).await;
+    assert_eq!(far["host_id"], "other");
+    assert_eq!(far["hosts"][1]["artifact_local"], true);
+    let too_large = explain(json!({"cpus": 1000})).await;
+    let refused = fleet.create_on("huge", json!({"cpus": 1000})).await;
+    assert_eq!(too_large["error"], refused.message());
+    assert!(too_large.get("host_id").is_none());
+    let unknown = json!({"seed_snapshot_id": "nope"});
+    let unknown = fleet.fuse.post("/v1/placement/explain", &unknown).await;
+    assert_eq!((unknown.status, unknown.code()), (404, "not_found"));
+    qemu.stop().await;
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
+async fn a_seed_that_cannot_move_keeps_an_explanation_where_it_is() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    agent.hide_digests();
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    let taken = fuse.post(SNAPSHOTS, &json!({})).await.is(201);
+    let other = FakeAgent::start().await.unwrap();
+    fuse.register("other", &other).await;
+    let explain = async |spec: Value| {
+        let body = json!({"seed_snapshot_id": taken["id"], "spec": spec});
+        fuse.post("/v1/placement/explain", &body).await.is(200)
+    };
+    let free = explain(json!({})).await;
+    assert_eq!(free["host_id"], "h");
+    assert_eq!(free["rejected"], json!({"seed": 1}));
+    assert_eq!(
+        free["hosts"][1]["reason"],
+        "does not have the seed snapshot, which cannot move"
+    );
+    let pinned = explain(json!({"host_id": "other"})).await;
+    let body = json!({"task_id": "b", "seed_snapshot_id": taken["id"],
+        "spec": {"host_id": "other"}});
+    assert_eq!(pinned["error"], fuse.create(&body).await.message());
+    assert!(pinned.get("host_id").is_none());
+    assert_eq!(pinned["rejected"], json!({"pin": 1, "seed": 1}));
+    fuse.stop().await;
 }
 
 #[tokio::test]

@@ -226,7 +226,7 @@ impl Build<'_> {
 
     async fn run(&self, body: &CreateEnvironment) -> Result<(), CliError> {
         let explained = match self.app.io.stderr_is_read() {
-            true => up::explain(&self.client, &body.spec).await,
+            true => up::explain(&self.client, body).await,
             false => None,
         };
         // From here on a signal waits until it is known what there is to take away.

@@ -55,6 +55,14 @@ pub(crate) struct CreateArgs {
     /// Only this host.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "ID")]
     pub(crate) host: String,
+    /// Start from the disk of this snapshot instead of an image.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "SNAPSHOT"
+    )]
+    pub(crate) seed_snapshot: String,
     /// Only hosts with this label, as key=value; repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
@@ -173,6 +181,7 @@ fn request(args: &CreateArgs) -> Result<CreateEnvironment, CliError> {
         healthcheck: healthcheck(&literal_or_file(&args.healthcheck)?)?,
         gateway_url: args.gateway.gateway_url.clone(),
         gateway_token: args.gateway.gateway_token.clone(),
+        seed_snapshot_id: args.seed_snapshot.clone(),
         ..CreateEnvironment::default()
     };
     request.check_head().map_err(Error::Rule)?;

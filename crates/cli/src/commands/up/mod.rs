@@ -146,7 +146,7 @@ pub(crate) async fn run(app: &App, args: UpArgs) -> Result<(), CliError> {
     let cold = body(&start)?;
     let seeded = cached.start().map(|start| body(&start)).transpose()?;
     let explained = match args.no_wait {
-        false if app.io.animated() => explain(&client, &cold.spec).await,
+        false if app.io.animated() => explain(&client, seeded.as_ref().unwrap_or(&cold)).await,
         _ => None,
     };
     let what = What {
@@ -179,11 +179,17 @@ struct What<'a> {
 }
 
 /// Why it will go where it goes, for those who watch. Amounts are those of before, so this comes first.
-pub(super) async fn explain(client: &Client, spec: &Spec) -> Option<PlacementExplanation> {
-    if !spec.host_id.is_empty() {
+pub(super) async fn explain(
+    client: &Client,
+    body: &CreateEnvironment,
+) -> Option<PlacementExplanation> {
+    if !body.spec.host_id.is_empty() {
         return None;
     }
-    let request = ExplainPlacement { spec: spec.clone() };
+    let request = ExplainPlacement {
+        spec: body.spec.clone(),
+        seed_snapshot_id: body.seed_snapshot_id.clone(),
+    };
     // It is not worth a word when the server does not say: the create goes on without.
     client.explain_placement(&request).await.ok()
 }

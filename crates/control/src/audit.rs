@@ -10,6 +10,7 @@ pub(crate) enum Reason {
     Interrupted,
     StuckTask,
     IdleTimeout,
+    Migrated,
 }
 
 impl Reason {
@@ -20,6 +21,7 @@ impl Reason {
             Self::Interrupted => "provisioning_interrupted",
             Self::StuckTask => "stuck_task",
             Self::IdleTimeout => "idle_timeout",
+            Self::Migrated => "migrated",
         }
     }
 }
@@ -45,6 +47,53 @@ pub(crate) fn accepted(
     ]
 }
 
+/// What is to take the place of `source` was accepted. It gets a task when it does.
+pub(crate) fn moving(
+    source: &EnvironmentId,
+    id: &EnvironmentId,
+    scheduled: &Scheduled,
+) -> Vec<AuditEntry> {
+    vec![
+        AuditEntry::new(AuditKind::VmProvisioning, id.as_str())
+            .with("source_vm_id", source.as_str()),
+        AuditEntry::new(AuditKind::VmScheduled, id.as_str())
+            .with("policy", scheduled.policy)
+            .with("candidates", scheduled.eligible),
+    ]
+}
+
+/// `target` took the place of `source`.
+pub(crate) fn migrated<'a>(
+    source: &Environment,
+    target: &Environment,
+    secrets: impl Iterator<Item = &'a String>,
+) -> Vec<AuditEntry> {
+    let host = |record: &Environment| {
+        let id = record.host_id.as_ref();
+        id.map_or_else(String::new, ToString::to_string)
+    };
+    let mut entries = vec![
+        AuditEntry::new(AuditKind::VmMigrated, target.id.as_str())
+            .with("source_vm_id", source.id.as_str())
+            .with("source_host_id", host(source))
+            .with("target_vm_id", target.id.as_str())
+            .with("target_host_id", host(target)),
+        AuditEntry::new(AuditKind::VmRunning, target.id.as_str()),
+    ];
+    entries.extend(deployed(target, secrets));
+    entries
+}
+
+/// Another environment has taken the place of this one, and its task.
+pub(crate) fn leaving(source: &Environment, target: &Environment) -> Vec<AuditEntry> {
+    vec![
+        AuditEntry::new(AuditKind::VmDraining, source.id.as_str()),
+        AuditEntry::new(AuditKind::VmDestroying, source.id.as_str())
+            .with("reason", Reason::Migrated.as_str())
+            .with("target_vm_id", target.id.as_str()),
+    ]
+}
+
 pub(crate) fn refused(id: &EnvironmentId, task: &TaskId, error: &str) -> Vec<AuditEntry> {
     vec![
         AuditEntry::new(AuditKind::VmProvisionFailed, id.as_str()).with("error", error),
@@ -58,13 +107,17 @@ pub(crate) fn running<'a>(
 ) -> Vec<AuditEntry> {
     let mut entries = vec![AuditEntry::new(AuditKind::VmRunning, record.id.as_str())];
     entries.extend(task(record, AuditKind::TaskRunning));
-    let names: Vec<&str> = secrets.map(String::as_str).collect();
-    if !names.is_empty() {
-        entries.push(
-            AuditEntry::new(AuditKind::SecretsDeployed, record.id.as_str()).with("keys", names),
-        );
-    }
+    entries.extend(deployed(record, secrets));
     entries
+}
+
+fn deployed<'a>(
+    record: &Environment,
+    secrets: impl Iterator<Item = &'a String>,
+) -> Option<AuditEntry> {
+    let names: Vec<&str> = secrets.map(String::as_str).collect();
+    let entry = AuditEntry::new(AuditKind::SecretsDeployed, record.id.as_str());
+    (!names.is_empty()).then(|| entry.with("keys", names))
 }
 
 pub(crate) fn recovered(record: &Environment) -> Vec<AuditEntry> {

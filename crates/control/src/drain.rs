@@ -36,7 +36,7 @@ pub(crate) const INTERRUPTED: &str =
     "drain command: interrupted by an orchestrator crash, it may not have finished";
 
 /// What came of a drain command.
-enum Outcome {
+pub(crate) enum Outcome {
     Drained,
     /// There is no VM to run it in.
     NoVm,
@@ -88,7 +88,8 @@ impl Control {
         }
     }
 
-    async fn drain_command(&self, record: &Environment) -> Outcome {
+    /// Runs the drain command, whoever holds the operation.
+    pub(crate) async fn drain_command(&self, record: &Environment) -> Outcome {
         let provider = match self.inner.providers.of(record.host_id.as_ref()).await {
             Ok((_, provider)) => provider,
             Err(LookupError::UnknownHost(_)) => return Outcome::NoVm,

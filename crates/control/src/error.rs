@@ -251,6 +251,16 @@ pub enum PlacementRefusal {
         /// Why not.
         why: &'static str,
     },
+    /// No other host can take what is to be moved.
+    #[error("no other host can take vm {vm}: {why}")]
+    Move {
+        /// What is to be moved.
+        vm: EnvironmentId,
+        /// Why not.
+        why: String,
+        /// What turned the hosts away, where the whole fleet was considered.
+        rejections: Option<Rejections>,
+    },
     /// A pin or labels without any registered host.
     #[error("placement requires registered hosts")]
     NeedsHosts,
@@ -268,18 +278,22 @@ impl PlacementRefusal {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Scheduler(e) => e.kind(),
-            Self::GpuHost | Self::NeedsHosts | Self::Seed { .. } | Self::SeedHost { .. } => {
-                ErrorKind::NoCapacity
-            }
+            Self::GpuHost
+            | Self::NeedsHosts
+            | Self::Seed { .. }
+            | Self::SeedHost { .. }
+            | Self::Move { .. } => ErrorKind::NoCapacity,
         }
     }
 
     /// How many hosts each gate turned away.
     fn details(&self) -> BTreeMap<String, String> {
-        let Self::Scheduler(e) = self else {
-            return BTreeMap::new();
+        let rejections = match self {
+            Self::Scheduler(e) => e.rejections(),
+            Self::Move { rejections, .. } => rejections.as_ref(),
+            Self::GpuHost | Self::NeedsHosts | Self::Seed { .. } | Self::SeedHost { .. } => None,
         };
-        let Some(rejections) = e.rejections() else {
+        let Some(rejections) = rejections else {
             return BTreeMap::new();
         };
         rejections

@@ -2,8 +2,8 @@
 //! effect that an operation has on the store or on a host.
 //!
 //! In builds with debug assertions, which is what tests run, effects on the environments that
-//! `FUSE_DIE_FOR` names by their prefix are counted, and the process kills itself at the place whose
-//! number is `FUSE_DIE_AT`. In a release nothing of it is there.
+//! `FUSE_DIE_FOR` names by their prefixes (with commas between) are counted, and the process kills
+//! itself at the place whose number is `FUSE_DIE_AT`. In a release nothing of it is there.
 
 use std::future::Future;
 
@@ -36,20 +36,25 @@ mod armed {
     /// Where to die, and at what.
     struct Plan {
         at: u64,
-        prefix: String,
+        prefixes: Vec<String>,
     }
 
     static PLAN: LazyLock<Option<Plan>> = LazyLock::new(|| {
         Some(Plan {
             at: std::env::var("FUSE_DIE_AT").ok()?.parse().ok()?,
-            prefix: std::env::var("FUSE_DIE_FOR").ok()?,
+            prefixes: std::env::var("FUSE_DIE_FOR")
+                .ok()?
+                .split(',')
+                .map(str::to_owned)
+                .collect(),
         })
     });
     static HITS: AtomicU64 = AtomicU64::new(0);
 
     pub(super) fn hit(when: &str, what: &str, id: &str) {
         let Some(plan) = &*PLAN else { return };
-        if !id.starts_with(&plan.prefix) || HITS.fetch_add(1, Ordering::Relaxed) + 1 != plan.at {
+        let is_counted = plan.prefixes.iter().any(|prefix| id.starts_with(prefix));
+        if !is_counted || HITS.fetch_add(1, Ordering::Relaxed) + 1 != plan.at {
             return;
         }
         tracing::error!(place = plan.at, "dying {when} {what}");

@@ -31,7 +31,6 @@ mod keys;
 mod ledger;
 mod logs;
 mod metrics;
-mod migrate;
 mod operation;
 mod provider;
 mod reconcile;

@@ -9,7 +9,10 @@
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, ErrorKind, OperationKind, Trigger};
-use fuse_store::{Change, Guarded, Inserted, NewEnvironment, OperationChange, Removal, StoreError};
+use fuse_store::{
+    Change, Guarded, Inserted, MovedEnvironment, NewEnvironment, OperationChange, Removal,
+    StoreError,
+};
 use tokio::time::Instant;
 
 use crate::{Control, control::OPERATION_TTL, error::chain, fail_point::effect};
@@ -21,10 +24,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 impl Control {
     /// [`fuse_store::Store::environment_insert_and_reserve`].
     pub(crate) async fn record_insert(&self, new: NewEnvironment) -> Result<Inserted, StoreError> {
-        let id = new.id.clone();
+        let (id, kind) = (new.id.clone(), new.operation);
         let insert = self.inner.store.environment_insert_and_reserve(new);
         let stored = effect("insert", id.as_str(), insert).await;
-        stored.inspect_err(|e| self.doubt(&id, Some(OperationKind::Create), e))
+        stored.inspect_err(|e| self.doubt(&id, Some(kind), e))
     }
 
     /// [`fuse_store::Store::environment_transition`].
@@ -39,6 +42,22 @@ impl Control {
         let write = store.environment_transition(seen, trigger, change);
         let stored = effect("transition", seen.id.as_str(), write).await;
         stored.inspect_err(|e| self.doubt(&seen.id, kind, e))
+    }
+
+    /// [`fuse_store::Store::environment_cut_over`].
+    pub(crate) async fn record_cut_over(
+        &self,
+        source: (&Environment, Change),
+        target: (&Environment, Change),
+    ) -> Result<Guarded<MovedEnvironment>, StoreError> {
+        let (from, to) = (source.0.id.clone(), target.0.id.clone());
+        let write = self.inner.store.environment_cut_over(source, target);
+        let stored = effect("cut-over", to.as_str(), write).await;
+        stored.inspect_err(|e| {
+            self.doubt(&from, Some(OperationKind::Migrate), e);
+            self.doubt(&from, Some(OperationKind::Destroy), e);
+            self.doubt(&to, Some(OperationKind::Migrate), e);
+        })
     }
 
     /// [`fuse_store::Store::environment_update`].

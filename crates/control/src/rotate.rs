@@ -127,11 +127,25 @@ impl Control {
         files: Vec<FileUpload>,
     ) -> Result<(), Failure> {
         provider.upload(&record.id, &upload_request(files)).await?;
-        let stored = self.request_of(&record.id).await?;
-        let mut start = start_request(&self.inner.settings, &stored, true);
-        start.expose.clear();
-        provider.start_agent(&record.id, &start).await?;
+        self.start_agent_again(provider, &record.id, true).await?;
         Ok(())
+    }
+
+    /// Starts the guest agent on what is in the guest. Published ports stay as they are.
+    pub(crate) async fn start_agent_again(
+        &self,
+        provider: &dyn Provider,
+        id: &EnvironmentId,
+        has_token: bool,
+    ) -> Result<(), Error> {
+        let stored = self.request_of(id).await?;
+        let mut start = start_request(&self.inner.settings, &stored, has_token);
+        start.expose.clear();
+        let started = provider.start_agent(id, &start).await;
+        started.map(drop).map_err(|source| Error::Provider {
+            operation: "start the guest agent",
+            source,
+        })
     }
 }
 

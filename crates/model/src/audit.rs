@@ -66,6 +66,8 @@ audit_kinds! {
     VmDrainSkipped = Vm "vm.drain_skipped";
     /// A fork of it was made; the payload names the fork.
     VmForked = Vm "vm.forked";
+    /// It took the place of another one, on another host; the payload names both.
+    VmMigrated = Vm "vm.migrated";
     /// Its guest agent has new credentials.
     VmTokenRotated = Vm "vm.token_rotated";
     /// The verdict of its probe changed.

@@ -20,18 +20,22 @@ pub enum OperationKind {
     Snapshot,
     /// Putting a snapshot in its place.
     Restore,
+    /// Moving it to another host: of the one that is moved, and of the one that is to take
+    /// its place.
+    Migrate,
     /// Finding out what became of an interrupted operation.
     Recover,
 }
 
 impl OperationKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Create,
         Self::Drain,
         Self::Destroy,
         Self::Rotate,
         Self::Snapshot,
         Self::Restore,
+        Self::Migrate,
         Self::Recover,
     ];
 
@@ -44,6 +48,7 @@ impl OperationKind {
             Self::Rotate => "rotate",
             Self::Snapshot => "snapshot",
             Self::Restore => "restore",
+            Self::Migrate => "migrate",
             Self::Recover => "recover",
         }
     }

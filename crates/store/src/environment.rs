@@ -4,6 +4,7 @@
 //! when that has changed since; see [`Guarded`].
 
 mod change;
+mod cut_over;
 mod health;
 mod insert;
 mod lease;
@@ -21,8 +22,8 @@ use crate::sql::{Bind, Columns, Row, binds, without_nul};
 use crate::tx::Tx;
 use crate::writer::{Applied, Write};
 use crate::{
-    Change, EnvironmentFilter, FailedCreate, Guarded, Inserted, Listing, NewEnvironment, Page,
-    Removal, SecretMap, Store, StoreError, VaultError,
+    Change, EnvironmentFilter, FailedCreate, Guarded, Inserted, Listing, MovedEnvironment,
+    NewEnvironment, Page, Removal, SecretMap, Store, StoreError, VaultError,
 };
 
 /// What the vault binds secrets to, next to the environment's id.
@@ -42,8 +43,8 @@ macro_rules! select {
 
 impl Store {
     /// Stores an environment in `provisioning` with its task and first event,
-    /// charges it to the first candidate that fits and gives this replica its
-    /// `create` operation.
+    /// charges it to the first candidate that fits and gives this replica the
+    /// operation that makes it.
     ///
     /// # Errors
     /// The database fails, or the secrets cannot be sealed.
@@ -166,17 +167,48 @@ impl Store {
         to: State,
         change: Change,
     ) -> Result<Guarded<Environment>, StoreError> {
+        let write = self.prepare(seen, to, change)?;
+        self.write(write).await
+    }
+
+    fn prepare(
+        &self,
+        seen: &Environment,
+        to: State,
+        change: Change,
+    ) -> Result<change::Update, StoreError> {
         let token = match &change.guest_token {
             Some(token) => self.seal(GUEST_TOKEN, &seen.id, token.expose().as_bytes())?,
             None => None,
         };
-        let write = change::Update {
+        Ok(change::Update {
             seen: seen.clone(),
             to,
             change,
             token,
-        };
-        self.write(write).await
+        })
+    }
+
+    /// Lets `target` take the place of `source`, in one transaction: the target runs and has
+    /// the source's task and age from then on, and the source is `destroying`, by this
+    /// replica. An answer other than `Updated` means that one of them has changed and that
+    /// nothing was written. Neither change touches a task.
+    ///
+    /// # Errors
+    /// The source does not run or the target is not being made, or the database fails.
+    pub async fn environment_cut_over(
+        &self,
+        source: (&Environment, Change),
+        target: (&Environment, Change),
+    ) -> Result<Guarded<MovedEnvironment>, StoreError> {
+        let (from, change) = source;
+        let drained = change::next_stored(from.state, Trigger::DrainRequested)?;
+        let to = change::next_stored(drained, Trigger::DestroyRequested)?;
+        let source = self.prepare(from, to, change)?;
+        let (record, change) = target;
+        let to = change::next_stored(record.state, Trigger::Started)?;
+        let target = self.prepare(record, to, change)?;
+        self.write(cut_over::CutOver { source, target }).await
     }
 
     /// Ends an environment, based on `seen`: gives back its capacity, removes

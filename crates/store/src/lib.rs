@@ -49,7 +49,7 @@ pub use store::Store;
 pub use types::{
     AgentToken, ApiKey, AuditFilter, AuditRecord, Change, DeadLetter, DeadLetterRecord, Engine,
     EnvironmentFilter, FailedCreate, Guarded, HostRegistration, HostRemoval, IdempotencyRecord,
-    IdempotentKey, Inserted, KeptAnswer, Lease, Listing, NewEnvironment, OperationChange, Page,
-    Registered, Removal, SecretMap, StoredAnswer, TaskChange,
+    IdempotentKey, Inserted, KeptAnswer, Lease, Listing, MovedEnvironment, NewEnvironment,
+    OperationChange, Page, Registered, Removal, SecretMap, StoredAnswer, TaskChange,
 };
 pub use vault::{Vault, VaultError};

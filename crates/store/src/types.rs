@@ -60,7 +60,9 @@ pub struct NewEnvironment {
     pub request: String,
     /// Its secrets; kept only if the store has a key.
     pub secrets: Redacted<SecretMap>,
-    /// How long the create may take before others consider it interrupted.
+    /// What makes it: a create, or a migration whose target it is.
+    pub operation: OperationKind,
+    /// How long that may take before others consider it interrupted.
     pub operation_ttl: Duration,
     /// Entries to write with it. One of kind `vm.scheduled` gets the chosen
     /// host as `host_id` and, with a seed, whether that has it as `artifact_local`.
@@ -155,6 +157,15 @@ pub enum Guarded<T> {
     Missing,
     /// Somebody else's operation is under way.
     Busy(Operation),
+}
+
+/// Two environments of which one took the other's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedEnvironment {
+    /// Who had it: `destroying`, by this replica.
+    pub source: Environment,
+    /// Who has it: `running`.
+    pub target: Environment,
 }
 
 /// What to do to the task along with its environment.

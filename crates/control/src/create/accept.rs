@@ -2,7 +2,8 @@
 //! environment with its task, its reservation and its first event.
 
 use fuse_model::{
-    Arch, Environment, EnvironmentId, EnvironmentSpec, Host, HostId, Redacted, TaskId,
+    Arch, Environment, EnvironmentId, EnvironmentSpec, Host, HostId, OperationKind, Redacted,
+    TaskId,
 };
 use fuse_planner::{Placement, PlacementError, place};
 use fuse_store::{FailedCreate, IdempotentKey, Inserted, NewEnvironment};
@@ -22,16 +23,16 @@ use crate::{
 };
 
 /// How often a request is placed anew after other requests took what it was offered.
-const PLACEMENT_ATTEMPTS: u32 = 4;
+pub(super) const PLACEMENT_ATTEMPTS: u32 = 4;
 
 /// Where a request may go.
 pub(crate) struct Choice {
-    candidates: Vec<HostId>,
-    scheduled: Scheduled,
+    pub(super) candidates: Vec<HostId>,
+    pub(super) scheduled: Scheduled,
 }
 
 impl Choice {
-    fn of(placement: &Placement<'_>) -> Self {
+    pub(super) fn of(placement: &Placement<'_>) -> Self {
         let candidates = placement.candidates.iter();
         Self {
             scheduled: Scheduled {
@@ -79,6 +80,7 @@ impl Control {
                 overcommit: false,
                 request: StoredRequest::of(request).to_json(),
                 secrets: Redacted::new(request.secrets.clone()),
+                operation: OperationKind::Create,
                 operation_ttl: OPERATION_TTL,
                 audit: audit::accepted(&id, &task, &choice.scheduled),
                 idempotency: key.clone(),

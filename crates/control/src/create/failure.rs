@@ -89,6 +89,10 @@ pub(super) enum BootError {
     ScriptCut,
     #[error("cannot start the guest agent")]
     StartAgent(#[source] ProviderError),
+    #[error("drain command: {0}")]
+    Drain(String),
+    #[error("vm {0} was taken over by another operation while it was being moved")]
+    SourceGone(EnvironmentId),
     #[error("it was destroyed while it was being created")]
     TakenOver,
 }
@@ -108,6 +112,8 @@ impl BootError {
             | Self::ScriptExit { .. }
             | Self::ScriptCut => "script",
             Self::StartAgent(_) => "start-agent",
+            Self::Drain(_) => "drain",
+            Self::SourceGone(_) => "source",
             Self::TakenOver => "taken-over",
         }
     }
@@ -119,6 +125,7 @@ impl BootError {
             Self::Lookup(_)
             | Self::Egress
             | Self::Seed(_)
+            | Self::Drain(_)
             | Self::TakenOver
             | Self::Boot(ProviderError::Unsupported { .. }) => false,
             Self::Boot(ProviderError::Host(e)) => !matches!(
@@ -135,7 +142,8 @@ impl BootError {
             | Self::ScriptTimeout { .. }
             | Self::ScriptExit { .. }
             | Self::ScriptCut
-            | Self::StartAgent(_) => true,
+            | Self::StartAgent(_)
+            | Self::SourceGone(_) => true,
         }
     }
 
@@ -145,9 +153,9 @@ impl BootError {
             Self::Seed(e) => e.kind(),
             Self::Egress => ErrorKind::Unsupported,
             Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => ErrorKind::Invalid,
-            Self::TakenOver => ErrorKind::Conflict,
+            Self::SourceGone(_) | Self::TakenOver => ErrorKind::Conflict,
             Self::Boot(e) | Self::Upload(e) | Self::Script(e) | Self::StartAgent(e) => e.kind(),
-            Self::Credentials(_) | Self::ScriptCut => ErrorKind::Internal,
+            Self::Credentials(_) | Self::ScriptCut | Self::Drain(_) => ErrorKind::Internal,
         }
     }
 
@@ -173,6 +181,8 @@ impl BootError {
             Self::Lookup(_)
             | Self::Egress
             | Self::Seed(_)
+            | Self::Drain(_)
+            | Self::SourceGone(_)
             | Self::Credentials(_)
             | Self::Boot(_)
             | Self::Upload(_)

@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use fuse_model::{
-    AuditEntry, AuditKind, Environment, EnvironmentId, EnvironmentSpec, Host, Redacted, Snapshot,
-    SnapshotId, SnapshotKind, SnapshotState, State, TaskId,
+    AuditEntry, AuditKind, Environment, EnvironmentId, EnvironmentSpec, Host, OperationKind,
+    Redacted, Snapshot, SnapshotId, SnapshotKind, SnapshotState, State, TaskId,
 };
 use fuse_store::{IdempotentKey, Inserted, NewEnvironment, SecretMap};
 use fuse_wire_api::{CreateSnapshot, ForkEnvironment, Manifest, TaskPlacement};
@@ -26,7 +26,7 @@ use crate::{
     error::PlacementRefusal,
     fail_point::effect,
     guest::{self, Credentials, FileSources},
-    provider::{NewVm, Provider, ProviderError, upload_request},
+    provider::{FoundVm, NewVm, Provider, ProviderError, upload_request},
     redact::Redactor,
     snapshot::{LINEAGE, check_gpus, check_ready, default_tenant},
 };
@@ -155,6 +155,7 @@ impl Control {
             overcommit: !request.require_capacity,
             request: text.clone(),
             secrets: Redacted::new(secrets.clone()),
+            operation: OperationKind::Create,
             operation_ttl: OPERATION_TTL,
             audit: audit::accepted(&id, &task, &scheduled),
             idempotency,
@@ -305,44 +306,57 @@ impl Control {
         let forked = provider.fork(&fork.source.id, &seed, new);
         let vm = progress.measure("boot", forked).await;
         let vm = vm.map_err(BootError::Boot)?;
-        if let Some(timings) = &vm.timings {
-            progress.note_host(timings);
-        }
-        let written = progress.measure("upload", self.write_fork(fork, &*provider));
-        let credentials = written.await?;
-        let settings = &self.inner.settings;
-        let start = start_request(settings, &fork.stored, credentials.is_some());
-        let started_agent = provider.start_agent(&record.id, &start);
-        let endpoints = progress.measure("start-agent", started_agent).await;
-        let endpoints = endpoints.map_err(BootError::StartAgent)?;
+        let guest = (&fork.stored, &fork.secrets);
+        let booted = self.set_up_copy(record, guest, &*provider, vm, progress);
+        let booted = booted.await?;
         tracing::debug!(vm_id = %record.id, elapsed_ms = started.elapsed().as_millis(), "fork is up");
-        let booted = Booted {
-            vm,
-            endpoints,
-            token: credentials.map(|made| made.token),
-        };
         Ok((booted, seed))
     }
 
-    /// The copied disk has none of what the control plane writes into a guest's memory,
-    /// and what it may have is the source's: everything is written, credentials anew.
-    async fn write_fork(
+    /// Sets up the guest of a VM that booted a copy of another one's disk. That has none of
+    /// what the control plane writes into a guest's memory, and what it may have is the
+    /// other's: everything is written, credentials anew.
+    pub(super) async fn set_up_copy(
         &self,
-        fork: &Fork,
+        record: &Environment,
+        (stored, secrets): (&StoredRequest, &SecretMap),
+        provider: &dyn Provider,
+        vm: FoundVm,
+        progress: &Progress,
+    ) -> Result<Booted, BootError> {
+        if let Some(timings) = &vm.timings {
+            progress.note_host(timings);
+        }
+        let written = self.write_copy(&record.id, stored, secrets, provider);
+        let credentials = progress.measure("upload", written).await?;
+        let start = start_request(&self.inner.settings, stored, credentials.is_some());
+        let started_agent = provider.start_agent(&record.id, &start);
+        let endpoints = progress.measure("start-agent", started_agent).await;
+        Ok(Booted {
+            vm,
+            endpoints: endpoints.map_err(BootError::StartAgent)?,
+            token: credentials.map(|made| made.token),
+        })
+    }
+
+    async fn write_copy(
+        &self,
+        id: &EnvironmentId,
+        stored: &StoredRequest,
+        secrets: &SecretMap,
         provider: &dyn Provider,
     ) -> Result<Option<Credentials>, BootError> {
-        let id = &fork.record.id;
         let credentials = self.new_credentials(id).map_err(BootError::Credentials)?;
-        let manifest_bytes = fork.stored.manifest_text().as_bytes();
-        // It was read once, when the source was created.
+        let manifest_bytes = stored.manifest_text().as_bytes();
+        // It was read once, when the first of them was created.
         let manifest = Manifest::parse(manifest_bytes).unwrap_or_default();
         let files = guest::profile_files(FileSources {
             manifest_bytes,
             manifest: &manifest,
-            secrets: &fork.secrets,
+            secrets,
             credentials: credentials.as_ref(),
-            healthcheck: fork.stored.healthcheck.as_ref(),
-            desktop: fork.stored.desktop.as_ref(),
+            healthcheck: stored.healthcheck.as_ref(),
+            desktop: stored.desktop.as_ref(),
             files: &[],
         });
         let uploaded = provider.upload(id, &upload_request(files)).await;
@@ -420,7 +434,7 @@ fn over(host: &Host) -> Vec<String> {
 }
 
 /// 32 hex digits.
-fn random_hex() -> String {
+pub(super) fn random_hex() -> String {
     let mut bytes = [0u8; 16];
     rand::rng().fill_bytes(&mut bytes);
     hex::encode(bytes)

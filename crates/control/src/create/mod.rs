@@ -18,6 +18,7 @@ mod boot;
 mod failure;
 mod fleet;
 mod fork;
+mod migrate;
 mod once;
 mod output;
 mod report;
@@ -37,6 +38,7 @@ pub use once::{CreatedOnce, Once, Repeat, Wording};
 pub(crate) use accept::domain_spec;
 pub(crate) use boot::start_request;
 pub(crate) use fleet::Fleet;
+pub(crate) use migrate::cannot_migrate;
 pub(crate) use request::StoredRequest;
 pub(crate) use seed::{SEEDED, Seed};
 

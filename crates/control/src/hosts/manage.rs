@@ -3,7 +3,11 @@
 use fuse_model::{AuditEntry, AuditKind, Evict, Host, HostId, HostState};
 use fuse_store::{HostRemoval, Listing, Page};
 
-use crate::{Control, Error, error::Missing, migrate::cannot_migrate};
+use crate::{
+    Control, Error,
+    create::{SEEDED, cannot_migrate},
+    error::Missing,
+};
 
 impl Control {
     /// One host.
@@ -43,10 +47,9 @@ impl Control {
     /// environments what `evict` says, and destroys none.
     ///
     /// # Errors
-    /// It is not registered, nothing can be moved, or the store fails.
+    /// It is not registered, its backend cannot move anything, or the store fails.
     pub async fn host_drain(&self, id: &HostId, evict: Evict) -> Result<(), Error> {
-        if evict == Evict::Migrate {
-            self.host_get(id).await?;
+        if evict == Evict::Migrate && self.host_get(id).await?.backend != SEEDED {
             return Err(cannot_migrate());
         }
         let entry = AuditEntry::new(AuditKind::HostDraining, id.as_str());

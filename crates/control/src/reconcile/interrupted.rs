@@ -35,6 +35,12 @@ const SERVES: &str = "for f in /proc/net/tcp /proc/net/tcp6; do [ -r $f ] || con
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
+/// Whether a migration is under way, from or to it.
+pub(super) fn is_migrating(record: &Environment) -> bool {
+    let operation = record.operation.as_ref();
+    operation.is_some_and(|operation| operation.kind == OperationKind::Migrate)
+}
+
 impl Control {
     /// Looks at every interrupted operation once.
     pub(super) async fn pick_up_interrupted(&self) -> Result<(), StoreError> {
@@ -59,6 +65,8 @@ impl Control {
 
     async fn pick_up(&self, record: &Environment) -> Result<(), Failure> {
         match record.state {
+            // What was to take another's place has not, and that one goes on.
+            State::Provisioning if is_migrating(record) => self.give_up_and_destroy(record).await,
             State::Provisioning => self.pick_up_create(record).await,
             State::Destroying => match self.begin_destroy(record).await? {
                 Some(record) => Ok(self.finish_destroy(record).await?),
@@ -96,6 +104,7 @@ impl Control {
                 Change::default()
             }
             Some(OperationKind::Restore) => self.pick_up_restore(&record).await?,
+            Some(OperationKind::Migrate) => self.pick_up_migration(&record).await?,
             Some(OperationKind::Create | OperationKind::Destroy | OperationKind::Recover)
             | None => Change::default(),
         };

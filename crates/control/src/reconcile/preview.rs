@@ -6,7 +6,7 @@ use fuse_model::{Environment, State};
 use fuse_planner::{Action, Age, Eviction, Limits, Listing, Memory, Overrun, evictions};
 use fuse_store::StoreError;
 
-use super::interrupted::BATCH;
+use super::interrupted::{BATCH, is_migrating};
 use crate::Control;
 
 /// What a cycle would do now.
@@ -188,6 +188,9 @@ fn interrupted(record: &Environment) -> String {
     let kind = record.operation.as_ref().map(|operation| operation.kind);
     let kind = kind.map_or("operation", fuse_model::OperationKind::as_str);
     match record.state {
+        State::Provisioning if is_migrating(record) => {
+            "undo it: what it was to take the place of goes on".to_owned()
+        }
         State::Provisioning => "adopt it if its guest agent serves, else undo it".to_owned(),
         State::Destroying => "go on with its destroy".to_owned(),
         State::Running | State::Draining | State::Destroyed | State::Failed => {

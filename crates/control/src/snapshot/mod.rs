@@ -259,7 +259,8 @@ impl Control {
         }
     }
 
-    async fn take_and_record(
+    /// Takes a snapshot of an environment whose operation this process holds.
+    pub(crate) async fn take_and_record(
         &self,
         record: &Environment,
         request: &CreateSnapshot,

@@ -76,7 +76,11 @@ fn actions() -> Vec<(&'static str, Call)> {
                 )
                 .empty(204, "Draining.")
                 .error(400, "invalid_argument", "an unknown `evict`")
-                .error(501, "unimplemented", "`migrate`, and nothing can be moved")
+                .error(
+                    501,
+                    "unimplemented",
+                    "`migrate`, and its backend cannot move environments",
+                )
                 .error(404, "not_found", "no such host"),
         ),
         (

@@ -33,6 +33,7 @@ mod liveness;
 mod logs;
 mod matrix;
 mod metrics;
+mod migrate;
 mod openapi;
 mod order;
 mod outages;

@@ -29,17 +29,19 @@ enum Operation {
     Drain,
     Rotate,
     Snapshot,
+    Migrate,
     Destroy,
 }
 
 impl Operation {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Create,
         Self::Undone,
         Self::Fork,
         Self::Drain,
         Self::Rotate,
         Self::Snapshot,
+        Self::Migrate,
         Self::Destroy,
     ];
 
@@ -47,6 +49,8 @@ impl Operation {
     fn counted(self) -> &'static str {
         match self {
             Self::Fork => "fuse-fork-",
+            // Who is moved, and who takes the place.
+            Self::Migrate => "fuse-subject,fuse-mig-",
             _ => "fuse-subject",
         }
     }
@@ -72,6 +76,10 @@ impl Operation {
             Self::Drain => act("/v1/environments/fuse-subject?action=drain", None),
             Self::Rotate => act("/v1/environments/fuse-subject?action=rotate-token", None),
             Self::Snapshot => act("/v1/environments/fuse-subject/snapshots", Some(json!({}))),
+            Self::Migrate => act(
+                "/v1/environments/fuse-subject?action=migrate",
+                Some(json!({})),
+            ),
             Self::Destroy => (Method::DELETE, "/v1/environments/fuse-subject", None),
         }
     }
@@ -269,6 +277,18 @@ async fn check_answers(fleet: &Fleet, fuse: &Program, operation: Operation, plac
         Operation::Fork | Operation::Rotate | Operation::Snapshot => {
             assert_eq!(subject["state"], "running", "{place}");
         }
+        // It is in one place, the old one or the new one, and its task is there.
+        Operation::Migrate => {
+            let (_, list) = get("/v1/environments?task_id=subject").await;
+            let there = list["environments"].as_array().unwrap();
+            assert_eq!(there.len(), 1, "{place}: {list}");
+            assert_eq!(there[0]["state"], "running", "{place}");
+            assert_eq!(task["vm_id"], there[0]["id"], "{place}: {task}");
+            assert_eq!(task["run_status"], "running", "{place}: {task}");
+            let (_, all) = get("/v1/environments").await;
+            let count = all["environments"].as_array().unwrap().len();
+            assert_eq!(count, 2, "{place}: {all}");
+        }
         Operation::Drain => {
             assert!(
                 matches!(subject["state"].as_str(), Some("running" | "draining")),
@@ -329,7 +349,11 @@ async fn the_plan_of_a_cycle_is_printed_and_not_carried_out() {
 
 /// The name is free, or its environment works; either way it can be destroyed and made again.
 async fn check_usable(fuse: &Program, place: &str) {
-    let path = "/v1/environments/fuse-subject";
+    let by_task = "/v1/environments?task_id=subject";
+    let (_, list) = fuse.call(Method::GET, by_task, None).await;
+    // A move has changed its id.
+    let id = list["environments"][0]["id"].as_str();
+    let path = &format!("/v1/environments/{}", id.unwrap_or("fuse-subject"));
     let (status, record) = fuse.call(Method::GET, path, None).await;
     if status == 200 && record["state"] == "running" {
         let rotate = format!("{path}?action=rotate-token");
@@ -345,6 +369,7 @@ async fn check_usable(fuse: &Program, place: &str) {
         .call(Method::POST, "/v1/environments", Some(body))
         .await;
     assert_eq!(status, 202, "{place}: {answer}");
+    let path = "/v1/environments/fuse-subject";
     wait(fuse, path, |(_, is)| is["state"] == "running").await;
 }
 

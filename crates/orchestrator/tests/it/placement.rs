@@ -165,9 +165,6 @@ async fn a_draining_host_takes_nothing_and_keeps_what_it_has() {
         "invalid_argument",
         "evict must be \"none\", \"migrate\" or \"drain\"",
     );
-    drain("/v1/hosts/h?action=drain&evict=migrate")
-        .await
-        .is_error(501, "unimplemented", "migrate not supported by provider");
     drain("/v1/hosts/x?action=drain&evict=migrate")
         .await
         .is_error(404, "not_found", "host x not found");

@@ -83,7 +83,7 @@ impl WriteMany for Update {
 }
 
 /// Changes different environments.
-async fn apply_round(
+pub(super) async fn apply_round(
     writes: &[&Update],
     tx: &mut Tx<'_>,
 ) -> Result<Vec<Guarded<Environment>>, StoreError> {

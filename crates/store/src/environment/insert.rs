@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fuse_model::{
-    AuditEntry, AuditKind, Environment, EnvironmentId, EnvironmentSpec, HostId, OperationKind,
-    Probe, State, TaskId, TaskStatus, Version,
+    AuditEntry, AuditKind, Environment, EnvironmentId, EnvironmentSpec, HostId, Probe, State,
+    TaskId, TaskStatus, Version,
 };
 
 use super::change::taken;
@@ -160,7 +160,7 @@ impl Insert {
                 false => Probe::None,
             },
             error: String::new(),
-            operation: Some(taken(tx, OperationKind::Create, new.operation_ttl)?),
+            operation: Some(taken(tx, new.operation, new.operation_ttl)?),
             created_at: tx.now,
             updated_at: tx.now,
             activity_at: tx.now,

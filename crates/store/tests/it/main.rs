@@ -13,6 +13,7 @@ mod support;
 mod api_keys;
 mod concurrency;
 mod crash;
+mod cut_over;
 mod environments;
 mod events;
 mod gpus;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use fuse_model::{
     AgentCheck, AuditEntry, AuditKind, Backend, Capacity, Environment, EnvironmentEvent,
-    EnvironmentId, EnvironmentSpec, Host, HostId, Labels, Redacted, State, Task, TaskId, Trigger,
+    EnvironmentId, EnvironmentSpec, Host, HostId, Labels, OperationKind, Redacted, State, Task,
+    TaskId, Trigger,
 };
 use fuse_store::{
     Change, EnvironmentFilter, Guarded, HostRegistration, Inserted, NewEnvironment,
@@ -144,6 +145,7 @@ pub(crate) fn new_environment(task: &str, cpus: i32, candidates: &[&str]) -> New
         overcommit: false,
         request: format!("{{\"task_id\":\"{task}\"}}"),
         secrets: Redacted::new(BTreeMap::new()),
+        operation: OperationKind::Create,
         operation_ttl: Duration::from_secs(60),
         audit: vec![
             AuditEntry::new(AuditKind::VmProvisioning, format!("fuse-{task}")),

@@ -1,5 +1,6 @@
 //! Runs the program as a user would: a home of its own, no terminal, no colour.
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -122,6 +123,30 @@ impl User {
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
+    }
+
+    /// Runs it until it has said this on standard error, and then interrupts it.
+    pub(crate) fn interrupted(&self, args: &[&str], at: &str) -> Run {
+        let mut child = self
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains(at) {
+            let read = stderr.read_line(&mut said).unwrap();
+            assert!(read > 0, "it ended: {said}");
+        }
+        let pid = child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &pid]).status().unwrap();
+        assert!(sent.success());
+        stderr.read_to_string(&mut said).unwrap();
+        Run {
+            stderr: said,
+            ..Run::of(&child.wait_with_output().unwrap())
+        }
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Run {

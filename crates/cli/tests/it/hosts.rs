@@ -1,6 +1,8 @@
 //! `hosts` and `host`.
 
-use crate::fake::{Fake, empty, error, host, json};
+use serde_json::json as value;
+
+use crate::fake::{Fake, empty, environment, error, events, host, json};
 use crate::fuse::User;
 use crate::terminal::Terminal;
 
@@ -222,6 +224,96 @@ fn removal_asks_and_forgets_the_active_host() {
         .ok()
         .says("removed host h1");
     assert!(!user.config().contains("active_host"));
+}
+
+/// A running environment, but for these fields.
+fn staying(fields: &serde_json::Value) -> String {
+    let mut staying: serde_json::Value = serde_json::from_str(&environment("running")).unwrap();
+    let fields = fields.as_object().unwrap().clone();
+    staying.as_object_mut().unwrap().extend(fields);
+    staying.to_string()
+}
+
+/// A host that loses one environment with every look; what is left is there for good.
+fn emptying(stays: &[serde_json::Value]) -> Fake {
+    let looks = std::sync::atomic::AtomicUsize::new(0);
+    let stays: Vec<_> = stays.iter().map(staying).collect();
+    Fake::start(move |seen| match seen.line.as_str() {
+        "POST /v1/hosts/h1?action=drain&evict=migrate" => Some(empty()),
+        "GET /v1/events" => Some(events(&[("destroyed", ""), ("destroyed", "")])),
+        line if line.starts_with("GET /v1/environments?host_id=h1") => {
+            let look = looks.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let all = ["fuse-a", "fuse-b"].map(|id| environment("running").replace("fuse-a", id));
+            let mut there: Vec<_> = all.into_iter().skip(look.saturating_sub(1)).collect();
+            there.extend(stays.clone());
+            Some(json(
+                200,
+                &format!(r#"{{"environments":[{}]}}"#, there.join(",")),
+            ))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_drain_that_waits_shows_what_leaves() {
+    let server = emptying(&[]);
+    let user = User::connected(&server.url(), "tok");
+    let args = ["host", "drain", "h1", "--evict", "migrate", "--wait"];
+    let run = user.run(&args).ok();
+    assert_eq!(
+        run.stderr,
+        "draining host h1: nothing new is placed there, what runs there is moved to other hosts, \
+         one at a time\nfuse-a left, 1 environment is there\nfuse-b left, nothing is there\n\
+         host h1 is empty\n"
+    );
+    let again = emptying(&[]);
+    let user = User::connected(&again.url(), "tok");
+    let run = user.run(&[&args[..], &["-o", "json"]].concat()).ok();
+    assert_eq!(
+        run.json(),
+        serde_json::json!({"id": "h1", "action": "drain"})
+    );
+}
+
+#[test]
+fn a_drain_that_waits_names_what_stays_and_goes_on_without_its_command() {
+    let server = emptying(&[
+        value!({"id": "fuse-p", "spec": {"host_id": "h1"}}),
+        value!({"id": "fuse-g", "spec": {"gpus": 1}}),
+        value!({"id": "fuse-d", "state": "draining"}),
+        value!({"id": "fuse-e", "error": "migrate: no other host can take vm fuse-e"}),
+    ]);
+    let user = User::connected(&server.url(), "tok");
+    let args = ["host", "drain", "h1", "--evict", "migrate", "--wait"];
+    let run = user.interrupted(&args, "fuse-b left").exits(130);
+    let run = run
+        .says("fuse environment migrate fuse-p --to HOST")
+        .says("fuse-g stays for now: it has GPUs")
+        .says("fuse environment destroy fuse-d")
+        .says("fuse-e stays for now: migrate: no other host can take vm fuse-e")
+        .says("host h1 goes on draining");
+    assert_eq!(
+        run.stderr.matches("fuse-g stays").count(),
+        1,
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_drain_says_when_there_is_nothing_to_drain() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "POST /v1/hosts/h1?action=drain&evict=none" => Some(empty()),
+        line if line.starts_with("GET /v1/environments?host_id=h1") => {
+            Some(json(200, r#"{"environments":[]}"#))
+        }
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    user.run(&["host", "drain", "h1"])
+        .ok()
+        .says("draining host h1: nothing new is placed there, and nothing runs there");
 }
 
 #[test]

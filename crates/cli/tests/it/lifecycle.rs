@@ -58,6 +58,65 @@ fn drain_says_that_nothing_was_destroyed() {
     );
 }
 
+fn moved() -> String {
+    let mut moved: serde_json::Value = serde_json::from_str(&environment("running")).unwrap();
+    moved["id"] = "fuse-mig-1".into();
+    moved["host_id"] = "h2".into();
+    moved.to_string()
+}
+
+#[test]
+fn a_move_says_where_to_and_shows_what_took_the_place() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "GET /v1/environments/fuse-a" => Some(json(200, &environment("running"))),
+        "POST /v1/environments/fuse-a?action=migrate" => Some(json(201, &moved())),
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    let run = user
+        .run(&["env", "migrate", "fuse-a", "--to", "h2"])
+        .ok()
+        .says("to host h2")
+        .says("moved environment fuse-a to host h2: it is fuse-mig-1 now");
+    assert!(run.stdout.contains("fuse-mig-1"), "{}", run.stdout);
+    let sent: serde_json::Value =
+        serde_json::from_str(&server.seen().last().unwrap().body).unwrap();
+    assert_eq!(sent, json!({"target_host_id": "h2"}));
+    let run = user.run(&["env", "migrate", "fuse-a", "-o", "json"]).ok();
+    assert_eq!(run.json()["id"], "fuse-mig-1");
+    user.run(&["env", "migrate", "fuse-a", "--lazy"])
+        .exits(1)
+        .says("--live");
+}
+
+#[test]
+fn a_move_that_is_refused_says_why() {
+    let why = "no other host can take vm fuse-a: no other firecracker host is registered";
+    let server = Fake::start(move |seen| match seen.line.as_str() {
+        "GET /v1/environments/fuse-a" => Some(json(200, &environment("running"))),
+        "POST /v1/environments/fuse-a?action=migrate" => Some(error(503, "unavailable", why)),
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    user.run(&["env", "migrate", "fuse-a"]).exits(1).says(why);
+}
+
+#[test]
+fn the_old_id_of_what_was_moved_is_understood() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        "GET /v1/environments/fuse-a" => Some(error(404, "not_found", "vm fuse-a not found")),
+        "GET /v1/environments?task_id=fuse-a" => Some(json(200, r#"{"environments":[]}"#)),
+        "GET /v1/environments?task_id=a" => {
+            Some(json(200, &format!(r#"{{"environments":[{}]}}"#, moved())))
+        }
+        _ => None,
+    });
+    let user = User::connected(&server.url(), "tok");
+    let run = user.run(&["env", "get", "fuse-a"]).ok();
+    let run = run.says("environment fuse-a was moved: it is fuse-mig-1 on host h2 now");
+    assert!(run.stdout.contains("fuse-mig-1"), "{}", run.stdout);
+}
+
 #[test]
 fn a_failed_drain_says_how_to_go_on() {
     let server = Fake::start(|seen| match seen.line.as_str() {

@@ -7,6 +7,7 @@ mod explain;
 mod fork;
 mod list;
 pub(crate) mod logs;
+mod migrate;
 mod rotate;
 mod shell;
 
@@ -26,6 +27,7 @@ pub(crate) use exec::ExecArgs;
 pub(crate) use fork::ForkArgs;
 pub(crate) use list::ListArgs;
 pub(crate) use logs::LogsArgs;
+pub(crate) use migrate::MigrateArgs;
 pub(crate) use shell::ShellArgs;
 
 /// Why an environment command was refused before the API call.
@@ -147,6 +149,8 @@ pub(crate) enum EnvironmentCommand {
     Drain(DrainArgs),
     /// Make a new environment of a copy of a running one's disk.
     Fork(ForkArgs),
+    /// Move a running environment to another host, with its disk.
+    Migrate(MigrateArgs),
     /// Give the guest agent new credentials, in force at once; the VM keeps running.
     #[command(
         name = "rotate-token",
@@ -207,6 +211,7 @@ pub(crate) async fn run(app: &App, command: EnvironmentCommand) -> Result<(), Cl
         EnvironmentCommand::Destroy(args) => destroy(app, args).await,
         EnvironmentCommand::Drain(args) => drain::run(app, args).await,
         EnvironmentCommand::Fork(args) => fork::run(app, args).await,
+        EnvironmentCommand::Migrate(args) => migrate::run(app, args).await,
         EnvironmentCommand::RotateToken(args) => rotate::run(app, &args.id).await,
         EnvironmentCommand::Watch(args) => watch(app, &args).await,
     }
@@ -235,10 +240,19 @@ async fn find(app: &App, client: &Client, id: &str) -> Result<Environment, CliEr
                 ));
                 Ok(environment)
             }
-            None => {
-                say_what_became_of_it(app, client, id).await;
-                Err(error.into())
-            }
+            None => match moved(client, id).await? {
+                Some(environment) => {
+                    app.io.note(&format!(
+                        "environment {id} was moved: it is {} on host {} now",
+                        environment.id, environment.host_id
+                    ));
+                    Ok(environment)
+                }
+                None => {
+                    say_what_became_of_it(app, client, id).await;
+                    Err(error.into())
+                }
+            },
         },
         Err(error) => Err(error.into()),
     }
@@ -260,6 +274,15 @@ async fn of_environment<T>(
             Ok(call(&environment.id).await?)
         }
         outcome => Ok(outcome?),
+    }
+}
+
+/// What took the place of an environment that was moved to another host: it has its task.
+async fn moved(client: &Client, id: &str) -> Result<Option<Environment>, CliError> {
+    // The usual prefix of an environment's id; a fleet with another one gets no hint.
+    match id.strip_prefix("fuse-") {
+        Some(task) => by_task(client, task).await,
+        None => Ok(None),
     }
 }
 

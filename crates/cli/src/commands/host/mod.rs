@@ -1,9 +1,10 @@
 //! `hosts` and `host`: list, look at, select, register. People type either spelling, so both carry
 //! the same verbs.
 
+mod drain;
 mod register;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use fuse_client::ApiError;
 use fuse_wire_api::{Allocated, Capacity, Host, HostList};
 use jiff::Timestamp;
@@ -146,10 +147,7 @@ pub(crate) enum HostCommand {
     #[command(after_help = "Example:\n  fuse host uncordon prod-east-1")]
     Uncordon(IdArgs),
     /// Take a host out of placement for good; nothing is destroyed (master token).
-    #[command(
-        after_help = "Examples:\n  fuse host drain prod-east-1\n  fuse host drain prod-east-1 --evict drain"
-    )]
-    Drain(DrainArgs),
+    Drain(drain::DrainArgs),
     /// Ask the host agent again what the host has; declared values stay (master token).
     #[command(after_help = "Example:\n  fuse host probe prod-east-1")]
     Probe(IdArgs),
@@ -169,41 +167,6 @@ pub(crate) enum HostCommand {
 pub(crate) struct IdArgs {
     /// Id of the host.
     pub(crate) id: String,
-}
-
-/// `host drain`.
-#[derive(Debug, Args)]
-pub(crate) struct DrainArgs {
-    /// Id of the host.
-    pub(crate) id: String,
-    /// What is done with what runs there.
-    #[arg(long, value_enum, default_value_t = Evict::None)]
-    pub(crate) evict: Evict,
-}
-
-/// What is done with the environments of a host that is being drained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Evict {
-    /// Nothing: they end when they end.
-    None,
-    /// They are moved to other hosts, one at a time.
-    Migrate,
-    /// Their workloads are asked to stop.
-    Drain,
-}
-
-impl Evict {
-    /// The name in the API, and what is going to happen.
-    const fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::None => ("none", "what runs there stays until it ends"),
-            Self::Migrate => (
-                "migrate",
-                "what runs there is moved to other hosts, one at a time",
-            ),
-            Self::Drain => ("drain", "what runs there is asked to stop"),
-        }
-    }
 }
 
 /// `host get`.
@@ -267,15 +230,7 @@ async fn run_command(app: &App, command: HostCommand) -> Result<(), CliError> {
             app.io.success(&format!("probed host \"{}\"", host.id));
             show(app, &host)
         }
-        HostCommand::Drain(args) => {
-            let (evict, meaning) = args.evict.words();
-            app.client()?.drain_host(&args.id, evict).await?;
-            let line = format!(
-                "draining host {}: nothing new is placed there, {meaning}",
-                args.id
-            );
-            done(app, &args.id, "drain", &line)
-        }
+        HostCommand::Drain(args) => drain::run(app, &args).await,
         HostCommand::Cordon(args) => {
             app.client()?.cordon_host(&args.id).await?;
             done(

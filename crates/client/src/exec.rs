@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fuse_wire_api::{ExecFrame, ExecRequest, ExecResponse, Output};
 use futures_util::StreamExt as _;
+use reqwest::Response;
 use reqwest::header::HeaderValue;
-use reqwest::{Method, Response};
 
 use crate::attach::{Session, handed_over, upgrade_to_attach};
 use crate::events::{Records, records};

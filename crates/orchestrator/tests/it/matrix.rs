@@ -379,20 +379,17 @@ pub(crate) async fn check_store(fleet: &Fleet, place: &str) {
     let store = Store::open(Some(&fleet.database()), Vault::new(&key, None))
         .await
         .unwrap();
-    let page = fuse_store::Page {
-        after: None,
-        limit: 100,
-    };
     let filter = fuse_store::EnvironmentFilter::default();
-    for record in store.environment_list(&filter, &page).await.unwrap().items {
+    for record in store
+        .environment_list(&filter, &everything())
+        .await
+        .unwrap()
+        .items
+    {
         assert!(record.operation.is_none(), "{place}: {record:?}");
     }
-    let page = fuse_store::Page {
-        after: None,
-        limit: 100,
-    };
     let recorded = store
-        .snapshot_list(&fuse_store::SnapshotFilter::default(), &page)
+        .snapshot_list(&fuse_store::SnapshotFilter::default(), &everything())
         .await
         .unwrap();
     let mut recorded: Vec<String> = recorded
@@ -406,6 +403,14 @@ pub(crate) async fn check_store(fleet: &Fleet, place: &str) {
     kept.sort();
     assert_eq!(kept, recorded, "{place}: snapshots");
     store.close().await;
+}
+
+/// One page that has room for whatever a long soak leaves.
+fn everything<T>() -> fuse_store::Page<T> {
+    fuse_store::Page {
+        after: None,
+        limit: 100_000,
+    }
 }
 
 fn hex_key() -> [u8; 32] {

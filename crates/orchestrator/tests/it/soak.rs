@@ -94,7 +94,12 @@ async fn turn(fleet: &Fleet, fuse: &mut Program, dice: &mut Dice, counts: &mut C
     let task = format!("t{}", dice.roll(TASKS));
     let environment = format!("/v1/environments/fuse-{task}");
     let act = |action: &str| format!("{environment}?action={action}");
-    let (name, method, path, body) = match dice.roll(20) {
+    let snapshot = fleet.agents[usize::from(dice.roll(2) == 1)]
+        .snapshots()
+        .into_iter()
+        .find(|id| !id.starts_with("fork-seed-"))
+        .unwrap_or_else(|| "snap-none".to_owned());
+    let (name, method, path, body) = match dice.roll(22) {
         0..=6 => (
             "create",
             Method::POST,
@@ -116,6 +121,18 @@ async fn turn(fleet: &Fleet, fuse: &mut Program, dice: &mut Dice, counts: &mut C
             Method::POST,
             act("exec"),
             Some(json!({"cmd": ["true"]})),
+        ),
+        16 => (
+            "restore",
+            Method::POST,
+            format!("/v1/snapshots/{snapshot}?action=restore"),
+            None,
+        ),
+        17 => (
+            "delete snapshot",
+            Method::DELETE,
+            format!("/v1/snapshots/{snapshot}"),
+            None,
         ),
         fault => return break_something(fleet, fuse, fault, dice, counts).await,
     };
@@ -163,18 +180,19 @@ async fn break_something(
         Step::List,
         Step::Snapshot,
         Step::Fork,
+        Step::Restore,
     ];
-    let step = steps[usize::try_from(dice.roll(8)).unwrap()];
+    let step = steps[usize::try_from(dice.roll(9)).unwrap()];
     match fault {
-        16 => {
+        18 => {
             agent.fail(step, 2, 500, "out of order");
             counts.note("fault: 500");
         }
-        17 => {
+        19 => {
             agent.fail(step, 1, 200, "<html>a proxy</html>");
             counts.note("fault: garbage");
         }
-        18 => {
+        20 => {
             let vms = agent.vms();
             if let Some(vm) = vms.first() {
                 match dice.roll(3) {

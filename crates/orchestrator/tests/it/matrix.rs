@@ -201,18 +201,14 @@ impl Fleet {
             })
         })
         .await;
-        let looks = || {
-            self.agents[0]
-                .calls()
-                .iter()
-                .filter(|call| *call == "list")
-                .count()
-        };
-        let before = looks();
-        // What is seen twice is acted on in the second look: the third comes after it.
-        let looked = self.agents[0].until(|_| looks() >= before + 3);
-        let waited = tokio::time::timeout(Duration::from_secs(30), looked).await;
-        assert!(waited.is_ok(), "no cycles");
+        for agent in &self.agents {
+            let looks = || agent.calls().iter().filter(|call| *call == "list").count();
+            let before = looks();
+            // What is seen twice is acted on in the second look: the third comes after it.
+            let looked = agent.until(|_| looks() >= before + 3);
+            let waited = tokio::time::timeout(Duration::from_secs(30), looked).await;
+            assert!(waited.is_ok(), "no cycles");
+        }
     }
 }
 

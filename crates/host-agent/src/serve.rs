@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, PublicHost, PublicHostError};
 use crate::http::{App, server};
 use crate::net::firewall::{self, Verdict};
+use crate::net::local_ports;
 use crate::preflight::{self, PreflightError};
 use crate::registry::{self, HostError, HostParts, Registry, StopError};
 use crate::vmm::Vmm;
@@ -72,6 +73,7 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
              keep it on a private network or bind it to loopback"
         );
     }
+    warn_of_shared_ports(&config);
     let config = Arc::new(config);
     let parts = HostParts {
         config: Arc::clone(&config),
@@ -133,6 +135,20 @@ async fn leave(registry: &Registry, nft: &Path, config: &Config) {
     match firewall::remove(nft, &config.net.table).await {
         Ok(()) => tracing::info!("stopped"),
         Err(error) => tracing::warn!(error = chain(&error), "the packet rules stay"),
+    }
+}
+
+/// Whoever is given such a port by the kernel, however seldom, loses its clients to a guest.
+fn warn_of_shared_ports(config: &Config) {
+    let net = &config.net;
+    if let Some(ports) = local_ports::shared(&[net.plan.host_ports(), net.expose.clone()]) {
+        let ports = format!("{}-{}", ports.start(), ports.end());
+        tracing::warn!(
+            ports,
+            "programs of this host may be given ports that lead to guests; move FUSE_HOST_PORT_BASE \
+             or FUSE_EXPOSE_PORT_RANGE out of the range that `sysctl net.ipv4.ip_local_port_range` \
+             shows, or keep them from programs: sysctl -w net.ipv4.ip_local_reserved_ports={ports}"
+        );
     }
 }
 

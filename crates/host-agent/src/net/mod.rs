@@ -6,6 +6,7 @@
 
 pub mod firewall;
 pub mod link;
+pub(crate) mod local_ports;
 pub mod plan;
 pub mod ruleset;
 

@@ -5,6 +5,7 @@
 //! `FUSE_MAX_VMS`, use the next /30 of each third octet, so no slot ever moves.
 
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -152,6 +153,12 @@ impl NetPlan {
     #[must_use]
     pub fn max_vms(&self) -> Index {
         self.max_vms
+    }
+
+    /// Ports of the host that lead to the public surfaces of VMs.
+    #[must_use]
+    pub fn host_ports(&self) -> RangeInclusive<u16> {
+        self.port_base.saturating_add(1)..=self.port_base.saturating_add(self.max_vms)
     }
 
     /// The network that holds all VMs, as `a.b.c.d/len`.

@@ -1,8 +1,9 @@
 //! The program itself as a child process.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _},
     process::{Child, ChildStderr, Command, Stdio},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -25,7 +26,7 @@ pub(crate) struct Program {
     pub(crate) child: Child,
     pub(crate) base: String,
     log: String,
-    lines: Option<BufReader<ChildStderr>>,
+    rest: Option<JoinHandle<String>>,
     pub(crate) http: reqwest::Client,
 }
 
@@ -54,7 +55,7 @@ impl Program {
             child,
             base: String::new(),
             log: String::new(),
-            lines: None,
+            rest: None,
             http,
         };
         program.base = loop {
@@ -68,7 +69,7 @@ impl Program {
                 break base;
             }
         };
-        program.lines = Some(lines);
+        program.rest = Some(std::thread::spawn(move || read(lines)));
         program
     }
 
@@ -121,6 +122,13 @@ impl Program {
     }
 }
 
+/// All that comes, as it comes: a program whose pipe is full stands still.
+fn read(mut lines: BufReader<ChildStderr>) -> String {
+    let mut text = String::new();
+    lines.read_to_string(&mut text).unwrap();
+    text
+}
+
 /// The URL in the line that says where it listens, in either format of log lines.
 fn listening(line: &str) -> Option<String> {
     if let Ok(line) = serde_json::from_str::<Value>(line) {
@@ -139,11 +147,9 @@ fn listening(line: &str) -> Option<String> {
 impl Program {
     /// Waits for its end: the status, and everything it said since it listened.
     pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
-        let mut rest = String::new();
-        if let Some(lines) = &mut self.lines {
-            // To the end of the pipe, which is the end of the process.
-            std::io::Read::read_to_string(lines, &mut rest).unwrap();
-        }
+        // The end of the pipe is the end of the process.
+        let rest = self.rest.take().map(|rest| rest.join().unwrap());
+        let rest = rest.unwrap_or_default();
         (self.child.wait().unwrap().code(), rest)
     }
 }

@@ -53,7 +53,7 @@ impl Control {
         tenant: String,
         key: Option<IdempotentKey>,
     ) -> Result<(Environment, TaskPlacement), Error> {
-        let seed = self.seed_of(&request.seed_snapshot_id, &tenant).await?;
+        let seed = self.seed_of(request, &tenant).await?;
         self.check_script_bound(request)?;
         let task = TaskId::new(request.task_id.clone());
         let id = EnvironmentId::for_task(&self.inner.settings.vm_prefix, &task);
@@ -133,12 +133,13 @@ impl Control {
             Err(refused) => return Ok(Err(refused)),
         };
         let policy = self.inner.settings.placement_policy;
-        let mut hosts = self.placeable_hosts().await?;
-        hosts.retain(|host| host.backend == SEEDED);
+        let hosts = self.placeable_hosts().await?.into_iter();
+        // Agents of the other backend neither have artifacts nor take any.
+        let (hosts, without): (Vec<_>, Vec<_>) = hosts.partition(|host| host.backend == SEEDED);
         let placed = place(&narrowed, &hosts, policy, seed.holders());
         Ok(match placed {
             Ok(placement) => Ok(Choice::of(&placement)),
-            Err(refused) => Err(seed.refuse_placement(&refused)),
+            Err(refused) => Err(seed.refuse_placement(&refused, &without)),
         })
     }
 

@@ -2,9 +2,10 @@
 //! another one has it copied there before the boot, if it can be.
 
 use fuse_model::{
-    Arch, Backend, Environment, EnvironmentSpec, HostId, Snapshot, SnapshotId, SnapshotKind,
+    Arch, Backend, Environment, EnvironmentSpec, Host, HostId, Snapshot, SnapshotId, SnapshotKind,
 };
 use fuse_planner::PlacementError;
+use fuse_wire_api::CheckedCreate;
 
 use super::failure::BootError;
 use crate::{
@@ -25,21 +26,28 @@ pub(crate) struct Seed {
 }
 
 impl Control {
-    /// Looks up the seed that a request of `tenant` names; empty is none.
+    /// Looks up the seed that a request of `tenant` names, if any.
     ///
     /// # Errors
     /// It does not exist or is not usable, or the store fails.
-    pub(super) async fn seed_of(&self, id: &str, tenant: &str) -> Result<Option<Seed>, Error> {
-        let Some(seed) = self.find_seed(id, tenant).await? else {
+    pub(super) async fn seed_of(
+        &self,
+        request: &CheckedCreate,
+        tenant: &str,
+    ) -> Result<Option<Seed>, Error> {
+        let Some(seed) = self.find_seed(&request.seed_snapshot_id, tenant).await? else {
             return Ok(None);
         };
+        if request.spec.gpus > 0 {
+            return Err(seed.unusable("it cannot seed an environment with gpus"));
+        }
         if !self.inner.store.snapshot_touch(&seed.snapshot.id).await? {
             return Err(seed.unusable("it is being deleted"));
         }
         Ok(Some(seed))
     }
 
-    /// As [`Control::seed_of`], for somebody who only asks: that is no use of it.
+    /// The seed of this id, which may be empty, for somebody who only asks: that is no use of it.
     ///
     /// # Errors
     /// As [`Control::seed_of`].
@@ -149,8 +157,20 @@ impl Seed {
         })
     }
 
-    /// The scheduler found no host.
-    pub(crate) fn refuse_placement(&self, refused: &PlacementError) -> PlacementRefusal {
+    /// The scheduler found no host among those that can be brought a snapshot; `unable` are the others.
+    pub(crate) fn refuse_placement(
+        &self,
+        refused: &PlacementError,
+        unable: &[Host],
+    ) -> PlacementRefusal {
+        let pinned =
+            |host: &&Host| matches!(refused, PlacementError::PinUnknown(id) if *id == host.id);
+        if let Some(Host { id, backend, .. }) = unable.iter().find(pinned) {
+            let why = format!(
+                "host \"{id}\" has backend \"{backend}\", seed snapshots require \"{SEEDED}\""
+            );
+            return self.refuse(&why);
+        }
         match refused {
             PlacementError::PinUnknown(host) if !self.can_move() => PlacementRefusal::SeedHost {
                 host: host.clone(),

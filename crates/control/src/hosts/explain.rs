@@ -94,7 +94,7 @@ fn explain_seeded(
     let refusal = match &narrowed {
         Ok(narrowed) => {
             let refused = place(narrowed, &able, policy, seed.holders()).err();
-            refused.map(|e| seed.refuse_placement(&e).to_string())
+            refused.map(|e| seed.refuse_placement(&e, &unable).to_string())
         }
         Err(refused) => Some(refused.to_string()),
     };

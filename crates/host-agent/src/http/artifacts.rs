@@ -1,12 +1,13 @@
 //! The handlers of artifacts.
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::response::Builder;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
 use fuse_wire_host::artifact::{BASE_GRANT_HEADER, BASE_HEADER, DIGEST_HEADER, GRANT_HEADER};
 use fuse_wire_host::{Grant, Pull, PullRequest, text};
 use futures_util::{StreamExt as _, stream};
@@ -14,6 +15,14 @@ use futures_util::{StreamExt as _, stream};
 use super::routes::Answer;
 use super::{ApiError, App};
 use crate::artifact::Served;
+
+/// The routes, of agents that have snapshots.
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/v1/artifacts/{digest}", get(serve))
+        .route("/v1/artifacts/{digest}/pull", post(pull))
+        .route("/v1/artifacts/pulls/{id}", get(progress))
+}
 
 /// Whether a request is opened by a grant and not by the token.
 pub(super) fn is_granted(method: &Method, path: &str) -> bool {
@@ -85,7 +94,6 @@ pub(super) async fn pull(
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: PullRequest = app.read(&headers, body, app.config.http.body).await?;
-    app.registry.snapshots_possible()?;
     let is_async = request.is_async == Some(true);
     let pull = app.registry.artifacts().pull(&digest, request)?;
     if is_async {

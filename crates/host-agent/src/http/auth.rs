@@ -15,7 +15,8 @@ pub(super) async fn require_token(
     request: Request,
     next: Next,
 ) -> Response {
-    if artifacts::is_granted(request.method(), request.uri().path()) {
+    let is_granted = artifacts::is_granted(request.method(), request.uri().path());
+    if is_granted && app.serves_artifacts() {
         return next.run(request).await;
     }
     let given = request

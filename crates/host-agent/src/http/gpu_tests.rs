@@ -8,8 +8,6 @@ fn the_snapshot_family_is_refused_whether_or_not_there_is_a_vm() {
     in_netns(|| async {
         let served = Served::of(QEMU, &[]).await;
         let body = r#"{"snapshot_id":"snap-1"}"#;
-        let pull = r#"{"peer_url":"http://h:1","grant":"g"}"#;
-        let digest = "a".repeat(64);
         for (method, path, body) in [
             ("POST", "/v1/vm/none/snapshot", "{}"),
             ("GET", "/v1/vm/none/snapshots", ""),
@@ -17,7 +15,6 @@ fn the_snapshot_family_is_refused_whether_or_not_there_is_a_vm() {
             ("POST", "/v1/vm/none/fork", body),
             ("DELETE", "/v1/snapshots/snap-1", ""),
             ("DELETE", "/v1/vm/none/snapshots/snap-1", ""),
-            ("POST", &format!("/v1/artifacts/{digest}/pull"), pull),
         ] {
             let length = format!("Content-Length: {}\r\n", body.len());
             let answer = served.send(method, path, &length, body).await;
@@ -32,6 +29,42 @@ fn the_snapshot_family_is_refused_whether_or_not_there_is_a_vm() {
             let answer = served.post(path, "{}").await;
             assert!(answer.contains("missing field: snapshot_id"), "{answer}");
         }
+        served.stop().await;
+    });
+}
+
+#[test]
+fn artifacts_are_as_unknown_as_any_other_route() {
+    in_netns(|| async {
+        let served = Served::of(QEMU, &[]).await;
+        let digest = "a".repeat(64);
+        let pull = r#"{"peer_url":"http://h:1","grant":"g"}"#;
+        let date = |line: &&str| !line.to_lowercase().starts_with("date:");
+        for (method, path, body) in [
+            ("GET", format!("/v1/artifacts/{digest}"), ""),
+            ("POST", format!("/v1/artifacts/{digest}/pull"), pull),
+            ("GET", "/v1/artifacts/pulls/p1".to_owned(), ""),
+            ("PUT", format!("/v1/artifacts/{digest}"), "{}"),
+        ] {
+            let length = format!("Content-Length: {}\r\n", body.len());
+            let answer = served.send(method, &path, &length, body).await;
+            assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+            assert!(answer.ends_with("\r\n\r\nnot found"), "{path}: {answer}");
+            let unknown = served.send(method, "/v1/frob", &length, body).await;
+            let lines = |text: &str| {
+                text.lines()
+                    .filter(date)
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(lines(&answer), lines(&unknown));
+        }
+        // Without the token nothing is said of it either: no grant opens it.
+        let grant = format!("X-Fuse-Artifact-Grant: v1.{digest}.1.00.00\r\n");
+        let path = format!("/v1/artifacts/{digest}");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{grant}\r\n");
+        let answer = served.raw(&request).await;
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
         served.stop().await;
     });
 }

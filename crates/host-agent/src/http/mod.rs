@@ -63,7 +63,12 @@ impl App {
 
     /// All routes.
     pub fn router(self) -> Router {
-        Router::new()
+        let routes = if self.serves_artifacts() {
+            artifacts::routes()
+        } else {
+            Router::new()
+        };
+        routes
             .route("/", get(routes::health))
             .route("/healthz", get(routes::health))
             .route("/metrics", get(routes::metrics))
@@ -88,9 +93,6 @@ impl App {
             .route("/v1/vm/{id}/restore", post(snapshots::restore))
             .route("/v1/vm/{id}/fork", post(snapshots::fork))
             .route("/v1/snapshots/{sid}", delete(snapshots::delete))
-            .route("/v1/artifacts/{digest}", get(artifacts::serve))
-            .route("/v1/artifacts/{digest}/pull", post(artifacts::pull))
-            .route("/v1/artifacts/pulls/{id}", get(artifacts::progress))
             .fallback(routes::unknown)
             .method_not_allowed_fallback(routes::unknown)
             // Bodies are bounded by `body`, by the rules of the contract.
@@ -99,6 +101,14 @@ impl App {
             .layer(CatchPanicLayer::custom(error::panicked))
             .layer(from_fn_with_state(self.clone(), add_server))
             .with_state(self)
+    }
+}
+
+impl App {
+    /// Whether disks of snapshots come from here and go to here. Where there are none, those routes are
+    /// unknown like any other.
+    fn serves_artifacts(&self) -> bool {
+        self.registry.snapshots_possible().is_ok()
     }
 }
 

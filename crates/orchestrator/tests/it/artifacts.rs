@@ -206,6 +206,54 @@ async fn a_seed_that_cannot_move_keeps_an_explanation_where_it_is() {
 }
 
 #[tokio::test]
+async fn hosts_without_snapshots_are_left_alone() {
+    let often = Duration::from_millis(100);
+    let fleet = Fleet::start(Settings {
+        reconcile_interval: often,
+        host_check_interval: often,
+        ..Settings::default()
+    })
+    .await;
+    let gpus = FakeAgent::start().await.unwrap();
+    gpus.has(Capacity {
+        cpus: 1024,
+        ram_mb: 1 << 20,
+        storage_gb: 9000,
+        arch: "amd64".to_owned(),
+        gpus: 1,
+        ..Capacity::default()
+    });
+    let host = json!({
+        "id": "gpu", "url": gpus.url(), "token": TOKEN, "backend": "qemu",
+        "capacity": {"vm_count": 8},
+    });
+    fleet.fuse.post("/v1/hosts", &host).await.is(201);
+    fleet.cordon("h").await;
+    // The emptiest host by far, and the seed does not go there.
+    assert_eq!(fleet.create("far").await.is(201)["host_id"], "other");
+    let refused = fleet.create_on("pinned", json!({"host_id": "gpu"})).await;
+    assert_eq!((refused.status, refused.code()), (503, "unavailable"));
+    let said = "host \"gpu\" has backend \"qemu\", seed snapshots require \"firecracker\"";
+    assert!(refused.message().ends_with(said), "{}", refused.message());
+    let refused = fleet.create_on("with", json!({"gpus": 1})).await;
+    let id = fleet.layer["id"].as_str().unwrap();
+    let said =
+        format!("snapshot invalid state: snapshot {id}: it cannot seed an environment with gpus");
+    refused.is_error(409, "conflict", &said);
+
+    // Neither does a cycle ask it for what it does not have.
+    let cycles = |count| {
+        move |agent: &FakeAgent| agent.calls().iter().filter(|call| *call == "list").count() > count
+    };
+    gpus.until(cycles(3)).await;
+    let calls = gpus.calls();
+    let expected = |call: &&String| *call != "capacity" && *call != "list";
+    let others: Vec<_> = calls.iter().filter(expected).collect();
+    assert!(others.is_empty(), "{others:?}");
+    fleet.fuse.stop().await;
+}
+
+#[tokio::test]
 async fn creates_at_the_same_time_copy_once() {
     let fleet = Fleet::start(Settings::default()).await;
     fleet.cordon("h").await;

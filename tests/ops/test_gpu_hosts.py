@@ -1,6 +1,7 @@
 """host-agent/qemu: the scripts of GPU hosts, on a tree that stands for the kernel and an nvidia-smi that keeps its state."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -548,7 +549,7 @@ class Live(GpuHost):
 
     def setUp(self):
         need_root()
-        need_programs("qemu-agent")
+        need_programs("qemu-agent", "fuse")
         need_tools("qemu-system-x86_64", "nft")
         need_image()
         # The host of the test has a /tmp of its own.
@@ -573,6 +574,7 @@ class Live(GpuHost):
             token() {{ printf 'header = "Authorization: Bearer t0ken"\n'; }}
             token | curl --silent --fail --config - -d '{{"name":"there","memory_mb":256}}' http://127.0.0.1:8091/v1/vm
             ./qemu-test.sh there
+            PATH=/usr/local/bin:$PATH QEMU_BIN={self.bin}/qemu {BINARIES}/fuse doctor --machine --no-boot -o json >{self.root}/doctor.json || true
             # This image has no driver of NVIDIA's, so a guest with a device in it is found out.
             ! FUSE_GPU_TEST=1 ./qemu-test.sh
             """
@@ -580,11 +582,16 @@ class Live(GpuHost):
         del env["DESTDIR"]
         done = subprocess.run(
             ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "bash", "-c", HOST + script],
-            env=env, capture_output=True, text=True, timeout=300,
+            env=env, capture_output=True, text=True, timeout=600,
         )
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-4000:])
         for said in ("capacity, with a GPU", "exec in a guest kernel", "snapshot 501", "nothing is left"):
             self.assertRegex(done.stderr, rf"ok: .*{said}")
+        doctor = json.loads((self.root / "doctor.json").read_text())
+        found = {finding["check"]: finding for finding in doctor["findings"]}
+        for check in ("vmm", "image", "firmware", "iommu", "gpu inventory", "vfio-pci", "gpu 0000:65:00.0",
+                      "gpu agent token", "gpu agent"):
+            self.assertEqual(found[check]["status"], "ok", found[check])
         kernel = r"kernel: [0-9.]+-\S+\nSKIP qemu-test: nvidia-smi in the guest"
         self.assertRegex(done.stdout, rf"host name: test-[0-9]+\n{kernel}")
         self.assertRegex(done.stdout, rf"host name: there\n{kernel}")

@@ -15,6 +15,7 @@
 pub mod artifact;
 pub mod capacity;
 pub mod cgroup;
+pub mod check;
 pub mod config;
 pub mod disk;
 mod fail_point;

@@ -108,7 +108,17 @@ pub enum PreflightError {
 /// # Errors
 /// The first thing that is missing.
 pub fn machine(config: &Config) -> Result<(), PreflightError> {
-    let (app, prefix) = (config.backend.app_name, config.backend.prefix);
+    programs(config)?;
+    image(config)?;
+    firmware(config)
+}
+
+/// Checks the VMM's program, and its jailer's if there is to be one.
+///
+/// # Errors
+/// One is missing.
+pub fn programs(config: &Config) -> Result<(), PreflightError> {
+    let prefix = config.backend.prefix;
     let jailer = config.jailer.as_ref().map(|jailer| &jailer.program);
     let programs = [(Some(&config.paths.vmm), "BIN"), (jailer, "JAILER_BIN")];
     for (path, variable) in programs {
@@ -124,6 +134,15 @@ pub fn machine(config: &Config) -> Result<(), PreflightError> {
             variable: format!("{prefix}_{variable}"),
         });
     }
+    Ok(())
+}
+
+/// Checks that what guests boot is there.
+///
+/// # Errors
+/// The first part that is missing.
+pub fn image(config: &Config) -> Result<(), PreflightError> {
+    let app = config.backend.app_name;
     for (what, path) in [
         ("kernel", &config.paths.kernel),
         ("initramfs", &config.paths.initrd),
@@ -137,6 +156,14 @@ pub fn machine(config: &Config) -> Result<(), PreflightError> {
             });
         }
     }
+    Ok(())
+}
+
+/// Checks the firmware, if guests begin with any.
+///
+/// # Errors
+/// It is missing, or cannot start the kernel.
+pub fn firmware(config: &Config) -> Result<(), PreflightError> {
     let firmware = config.qemu.as_ref().and_then(|qemu| qemu.firmware.as_ref());
     firmware.map_or(Ok(()), |path| firmware_starts(path, config))
 }

@@ -17,7 +17,7 @@ use crate::preflight::{self, PreflightError};
 use crate::report::chain;
 use crate::serve::{self, ServeError};
 use crate::vmm::Vmm;
-use crate::{VERSION, probe};
+use crate::{VERSION, check, probe};
 
 /// What a driver is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +92,8 @@ enum Command {
         #[command(subcommand)]
         command: ImageCommand,
     },
+    /// Look at what guests need on this host, and say as JSON what is wrong and which command mends it
+    Check,
     /// Boot a guest and say as JSON whether it answered; exit status 0 or 1
     Probe {
         /// Seconds that the guest may take
@@ -193,14 +195,15 @@ fn run(program: &dyn Program, args: Args) -> Result<ExitCode, ProgramError> {
             };
             build_image(backend, &options, &variants)
         }
+        Command::Check => runtime()?.block_on(async {
+            let config = tokenless(backend, environment)?;
+            let findings = check::look(&config).await;
+            let text = serde_json::to_string(&findings).map_err(std::io::Error::other)?;
+            writeln!(std::io::stdout(), "{text}")?;
+            Ok(ExitCode::SUCCESS)
+        }),
         Command::Probe { timeout } => runtime()?.block_on(async {
-            // A probe serves nobody, so it needs no token.
-            let token = format!("{}_AGENT_TOKEN", backend.prefix);
-            let lookup = |name: &str| match name {
-                name if name == token => Some("unused".to_owned()),
-                name => environment(name),
-            };
-            let config = Config::from_env(backend, lookup)?;
+            let config = tokenless(backend, environment)?;
             let vmm = program.driver(&config, Purpose::Probe).await?;
             let limit = Duration::from_secs(timeout);
             let report = probe::probe(&config, vmm.as_ref(), limit).await;
@@ -213,6 +216,18 @@ fn run(program: &dyn Program, args: Args) -> Result<ExitCode, ProgramError> {
             })
         }),
     }
+}
+
+/// The configuration of a command that serves nobody, and so needs no token.
+fn tokenless(
+    backend: Backend,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Config, ConfigError> {
+    let token = format!("{}_AGENT_TOKEN", backend.prefix);
+    Config::from_env(backend, |name: &str| match name {
+        name if name == token => Some("unused".to_owned()),
+        name => environment(name),
+    })
 }
 
 fn build_image(

@@ -53,8 +53,13 @@ impl Program for QemuAgent {
 async fn accelerator(config: &Config, settings: &QemuSettings, purpose: Purpose) -> Accelerator {
     match (purpose, settings.accelerator) {
         (Purpose::Serve, _) => accel::choose(config, settings).await,
-        // A probe shows what happens with KVM where there is any; it does not ask another one first.
-        (_, AcceleratorChoice::Auto) if accel::can_open_kvm() => Accelerator::Kvm,
+        // A probe shows what happens with KVM where there is any; it does not ask another one first. Where
+        // the agent's has failed already, guests are emulated.
+        (_, AcceleratorChoice::Auto)
+            if accel::can_open_kvm() && accel::verdict_of_this_boot(config) != Some(false) =>
+        {
+            Accelerator::Kvm
+        }
         (_, AcceleratorChoice::Kvm) => Accelerator::Kvm,
         (_, AcceleratorChoice::Auto | AcceleratorChoice::Tcg) => Accelerator::Tcg,
     }

@@ -87,10 +87,11 @@ async fn ask(app: &App, versions: &mut Versions) -> Result<(), Error> {
             }
         };
         for host in list.hosts {
-            let agent = host.agent.map(|agent| agent.version).unwrap_or_default();
+            let agent = host.agent.as_ref().map(|agent| agent.version.clone());
+            let agent = agent.unwrap_or_default();
             versions
                 .warnings
-                .extend(host_skew(&host.id, &agent, &version));
+                .extend(host_skew(&host.id, &host.backend, &agent, &version));
             versions.hosts.push(HostVersion {
                 id: host.id,
                 version: agent,
@@ -126,12 +127,16 @@ impl Versions {
 }
 
 /// The same for a host's agent and the orchestrator, which has to speak to it.
-pub(crate) fn host_skew(host: &str, agent: &str, server: &str) -> Option<String> {
+pub(crate) fn host_skew(id: &str, backend: &str, agent: &str, server: &str) -> Option<String> {
     let (theirs, ours) = (release(agent)?, release(server)?);
+    let updater = match backend {
+        "qemu" => "qemu/qemu-update.sh",
+        _ => "firecracker/fc-update.sh",
+    };
     (theirs != ours).then(|| {
         format!(
-            "host {host} runs agent {agent} and the orchestrator is {server}; update it: \
-             sudo host-agent/firecracker/fc-update.sh --to v{}   # on that host",
+            "host {id} runs agent {agent} and the orchestrator is {server}; update it: \
+             sudo host-agent/{updater} --to v{}   # on that host",
             server.trim_start_matches('v')
         )
     })
@@ -194,10 +199,13 @@ mod tests {
             text.ends_with("VERSION=v1.3.0 ops/install-fuse.sh"),
             "{text}"
         );
-        assert_eq!(host_skew("a", "", "1.2.0"), None);
-        assert_eq!(host_skew("a", "1.2.9", "1.2.0"), None);
-        let text = host_skew("a", "1.1.0", "v1.2.0").unwrap();
-        assert!(text.contains("fc-update.sh --to v1.2.0"), "{text}");
+        assert_eq!(host_skew("a", "", "", "1.2.0"), None);
+        assert_eq!(host_skew("a", "", "1.2.9", "1.2.0"), None);
+        for (backend, updater) in [("firecracker", "fc-update.sh"), ("qemu", "qemu-update.sh")] {
+            let text = host_skew("a", backend, "1.1.0", "v1.2.0").unwrap();
+            let command = format!("{updater} --to v1.2.0");
+            assert!(text.contains(&command), "{text}");
+        }
         let text = skew("2.0.0", "1.9.9").unwrap();
         assert!(text.contains("the orchestrator is older"), "{text}");
         assert!(

@@ -1,5 +1,7 @@
 //! `doctor` and `version`: every layer named, every finding with what mends it.
 
+use std::os::unix::fs::PermissionsExt;
+
 use axum::body::Body;
 use axum::http::Response;
 use serde_json::{Value, json as value};
@@ -89,9 +91,18 @@ fn whatever_is_wrong_ends_with_the_command_that_mends_it() {
         host["agent"]["reachable"] = false.into();
         host["agent"]["error"] = "unauthorized: rejected the token".into();
     });
+    let gpus = |id: &str, error: &str| {
+        host(id, |host| {
+            host["backend"] = "qemu".into();
+            host["agent"]["reachable"] = false.into();
+            host["agent"]["error"] = error.into();
+        })
+    };
+    let dark = gpus("dark", "connection refused");
+    let closed = gpus("closed", "unauthorized: rejected the token");
     let full = host("full", |host| host["allocated"]["vm_count"] = 20.into());
     let resting = host("resting", |host| host["state"] = "cordoned".into());
-    let server = fleet(&[away, other, full, resting], down);
+    let server = fleet(&[away, other, dark, closed, full, resting], down);
     let run = doctor(&User::connected(&server.url(), "good")).exits(1);
     let findings = findings(&run);
     for (check, status, fix) in [
@@ -103,6 +114,12 @@ fn whatever_is_wrong_ends_with_the_command_that_mends_it() {
             "host other",
             "failed",
             "fuse host register other --url http://10.0.0.5:8090 --token \"$FC_AGENT_TOKEN\" --max-vms 20",
+        ),
+        ("host dark", "failed", "systemctl restart qemu-agent"),
+        (
+            "host closed",
+            "failed",
+            "--url http://10.0.0.5:8090 --backend qemu --token \"$QEMU_AGENT_TOKEN\" --max-vms 20",
         ),
         ("host full", "ok", ""),
         ("host resting", "warning", "fuse host uncordon resting"),
@@ -224,6 +241,73 @@ fn this_machine_is_looked_at_on_request() {
             "{finding}"
         );
     }
+}
+
+/// A GPU host whose agent prints `found` when it is asked to check; what the doctor finds there.
+fn gpu_host(found: &str) -> Vec<Value> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str, mode: u32| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let settings = "QEMU_AGENT_TOKEN=t\nQEMU_AGENT_PORT=1\nFUSE_SYSFS=/elsewhere\n";
+    file(".env", settings, 0o600);
+    // It is told where it is and what its settings are, as the service is.
+    let agent = format!(
+        "#!/bin/sh\n[ \"$1:$QEMU_DIR:$FUSE_SYSFS\" = check:{}:/elsewhere ] && echo '{found}'\n",
+        dir.path().display()
+    );
+    file("qemu-agent", &agent, 0o755);
+    let path = format!(
+        "{}:{}",
+        dir.path().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let run = User::new().with("PATH", &path).run(&[
+        "doctor",
+        "--machine",
+        "--no-boot",
+        "--qemu-dir",
+        dir.path().to_str().unwrap(),
+        "--fc-dir",
+        "/nowhere",
+        "-o",
+        "json",
+    ]);
+    findings(&run.exits(1))
+}
+
+#[test]
+fn a_gpu_host_is_looked_at_by_its_own_agent() {
+    let found = gpu_host(
+        r#"[{"check":"iommu","status":"failed","detail":"off","fix":"sudo reboot"},
+            {"check":"gpu inventory","status":"ok","detail":"1 whole"}]"#,
+    );
+    assert_eq!(named(&found, "iommu")["fix"], "sudo reboot");
+    assert_eq!(named(&found, "gpu inventory")["status"], "ok");
+    for check in ["tap", "nftables", "clock", "gpu disk"] {
+        named(&found, check);
+    }
+    assert_eq!(named(&found, "gpu agent token")["status"], "ok");
+    let agent = named(&found, "gpu agent");
+    assert_eq!(
+        agent["fix"],
+        "sudo host-agent/qemu/qemu-agent.sh install-service"
+    );
+    assert_eq!(named(&found, "gpu guest")["status"], "skipped");
+    // Nothing of the other agent's: it is not set up here.
+    for check in ["agent", "agent token", "guest"] {
+        assert!(found.iter().all(|one| one["check"] != check), "{check}");
+    }
+}
+
+#[test]
+fn a_gpu_agent_that_cannot_be_asked_is_said() {
+    let found = gpu_host("usage: qemu-agent");
+    let devices = named(&found, "gpu devices");
+    assert_eq!(devices["status"], "failed");
+    assert_eq!(devices["fix"], "sudo host-agent/qemu/qemu-install.sh");
 }
 
 #[test]

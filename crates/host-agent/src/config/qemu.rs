@@ -39,6 +39,8 @@ pub struct GpuSettings {
     pub vfio_inventory: PathBuf,
     /// Instances of partitioned cards.
     pub mig_inventory: PathBuf,
+    /// The layout of partitioned cards, which `qemu-mig-setup.sh` keeps.
+    pub mig_layout: PathBuf,
     /// The kernel's view of devices.
     pub sysfs: PathBuf,
     /// The vendor's tool.
@@ -86,6 +88,7 @@ fn gpus(env: &Env<'_>) -> GpuSettings {
             &root.join("vfio-inventory.txt"),
         ),
         mig_inventory: path(env.shared("MIG_INVENTORY"), &root.join("mig-inventory.txt")),
+        mig_layout: path(env.shared("MIG_LAYOUT_CONF"), &root.join("mig-layout.conf")),
         sysfs: path(env.shared("FUSE_SYSFS"), Path::new("/sys")),
         nvidia_smi: PathBuf::from("nvidia-smi"),
         mig_setup: managed.then(|| path(env.shared("MIG_SETUP_SCRIPT"), &script)),

@@ -165,6 +165,7 @@ mod tests {
         GpuSettings {
             vfio_inventory: dir.join("vfio.txt"),
             mig_inventory: dir.join("mig.txt"),
+            mig_layout: dir.join("layout.conf"),
             sysfs: dir.to_owned(),
             nvidia_smi: dir.join("nvidia-smi"),
             mig_setup: None,

@@ -10,6 +10,7 @@
 //! directory, after the VMM has ended. So who has what follows from the stored VMs alone, whatever
 //! happened to the agent in between.
 
+mod check;
 mod inventory;
 mod mig;
 pub mod pci;
@@ -22,6 +23,7 @@ mod vfio;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use check::check;
 pub use inventory::Inventory;
 use pci::PciAddress;
 pub use pick::PickError;

@@ -42,6 +42,23 @@ pub(super) async fn devices(program: &Path) -> Vec<GpuDevice> {
     }
 }
 
+/// Whether the tool works here, which means that its driver does.
+pub(super) async fn answers(program: &Path) -> Result<(), String> {
+    let mut command = Command::new(program);
+    command.arg("-L").stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(LIMIT, command.output()).await;
+    let output = output
+        .map_err(|_| format!("no answer within {} s", LIMIT.as_secs()))?
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let line = said.lines().find(|line| !line.trim().is_empty());
+    Err(line.map_or_else(|| output.status.to_string(), str::to_owned))
+}
+
 async fn ask(program: &Path) -> std::io::Result<String> {
     let mut child = Command::new(program)
         .args([QUERY, "--format=csv,noheader,nounits"])

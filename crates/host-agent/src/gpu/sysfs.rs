@@ -23,6 +23,17 @@ impl Sysfs {
         Self { root }
     }
 
+    /// How many IOMMU groups there are; none where the IOMMU is off.
+    pub(super) fn groups(&self) -> usize {
+        let groups = fs::read_dir(self.root.join("kernel/iommu_groups"));
+        groups.map_or(0, |groups| groups.flatten().count())
+    }
+
+    /// Whether the driver is loaded that devices need to be given away.
+    pub(super) fn has_driver(&self) -> bool {
+        self.root.join("bus/pci/drivers").join(DRIVER).exists()
+    }
+
     /// Number of a device's IOMMU group; `None` if it has none, or is not there.
     pub(super) fn group(&self, slot: PciAddress) -> Option<String> {
         last_part(&self.device(slot).join("iommu_group"))

@@ -37,6 +37,16 @@ pub enum InventoryError {
     },
 }
 
+impl InventoryError {
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Read { path, .. } | Self::Line { path, .. } => path,
+        }
+    }
+}
+
 /// What is wrong with a line.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum Problem {

@@ -237,6 +237,10 @@ async fn hosts(client: &Client, reconnect: &str, server: &str) -> Vec<Finding> {
 
 fn one(host: &Host, server: &str) -> Finding {
     let check = format!("host {}", host.id);
+    let (agent_name, token, flag) = match host.backend.as_str() {
+        "qemu" => ("qemu-agent", "QEMU_AGENT_TOKEN", " --backend qemu"),
+        _ => ("fc-agent", "FC_AGENT_TOKEN", ""),
+    };
     match &host.agent {
         Some(agent) if !agent.reachable => {
             let refused = agent.error.contains("401")
@@ -250,7 +254,7 @@ fn one(host: &Host, server: &str) -> Finding {
                         agent.error
                     ),
                     format!(
-                        "fuse host register {} --url {} --token \"$FC_AGENT_TOKEN\" --max-vms {}",
+                        "fuse host register {} --url {}{flag} --token \"${token}\" --max-vms {}",
                         host.id, host.url, host.capacity.vm_count
                     ),
                 );
@@ -258,7 +262,7 @@ fn one(host: &Host, server: &str) -> Finding {
             Finding::failed(
                 check,
                 format!("its agent at {} does not answer: {}", host.url, agent.error),
-                "sudo systemctl restart fc-agent   # on that host",
+                format!("sudo systemctl restart {agent_name}   # on that host"),
             )
         }
         _ if host.state != "active" => Finding::warning(
@@ -266,7 +270,7 @@ fn one(host: &Host, server: &str) -> Finding {
             format!("{}: nothing new is placed there", host.state),
             format!("fuse host uncordon {}", host.id),
         ),
-        Some(agent) => match version::host_skew(&host.id, &agent.version, server) {
+        Some(agent) => match version::host_skew(&host.id, &host.backend, &agent.version, server) {
             Some(text) => {
                 let (what, fix) = text
                     .split_once("; update it: ")

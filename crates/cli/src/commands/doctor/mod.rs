@@ -4,12 +4,13 @@
 mod fleet;
 mod machine;
 mod socket;
+mod system;
 
 use std::path::PathBuf;
 
 use clap::Args;
 use owo_colors::OwoColorize as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::app::App;
 use crate::error::Error;
@@ -31,7 +32,7 @@ pub(crate) struct DoctorArgs {
     /// Do not boot a guest.
     #[arg(long)]
     no_boot: bool,
-    /// Directory of the host agent.
+    /// Directory of the host agent, on hosts that run Firecracker.
     #[arg(
         long,
         env = "FC_DIR",
@@ -40,10 +41,19 @@ pub(crate) struct DoctorArgs {
         value_name = "DIR"
     )]
     fc_dir: PathBuf,
+    /// Directory of the host agent, on hosts that give GPUs to guests.
+    #[arg(
+        long,
+        env = "QEMU_DIR",
+        hide_env_values = true,
+        default_value = "/var/lib/fuse-gpu",
+        value_name = "DIR"
+    )]
+    qemu_dir: PathBuf,
 }
 
 /// How something is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
     /// As it should be.
@@ -56,8 +66,8 @@ enum Status {
     Skipped,
 }
 
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One thing that was looked at. Agents print theirs in the same form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Finding {
     /// Stable name.
     check: String,
@@ -128,15 +138,35 @@ impl Finding {
 
 /// Looks and reports.
 pub(crate) async fn run(app: &App, args: DoctorArgs) -> Result<(), Error> {
-    let host = machine::Host::at(&args.fc_dir);
     let mut findings = Vec::new();
     if !args.machine {
         findings.extend(fleet::look(app).await);
     }
-    if args.machine || (!args.fleet && host.is_one()) {
+    let hosts = hosts(&args);
+    if !hosts.is_empty() {
+        findings.extend(system::look().await);
+    }
+    for host in hosts {
         findings.extend(machine::look(&host, !args.no_boot).await);
     }
     report(app, &findings)
+}
+
+/// What this machine is a host of, or was going to be; one was asked for if `--machine` was.
+fn hosts(args: &DoctorArgs) -> Vec<machine::Host> {
+    if args.fleet {
+        return Vec::new();
+    }
+    let (gpus, plain) = (
+        machine::Host::at(&machine::QEMU, &args.qemu_dir),
+        machine::Host::at(&machine::FIRECRACKER, &args.fc_dir),
+    );
+    match (plain.is_set_up(), gpus.is_set_up()) {
+        (true, true) => vec![plain, gpus],
+        (false, true) => vec![gpus],
+        (false, false) if !args.machine && !plain.has_program() => Vec::new(),
+        _ => vec![plain],
+    }
 }
 
 fn report(app: &App, findings: &[Finding]) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 //! So a probe guest is booted once per boot of the host, and the verdict is kept.
 
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ struct Verdict {
     /// The host's kernel id of its boot.
     boot_id: String,
     /// Program of the VMM.
-    vmm: std::path::PathBuf,
+    vmm: PathBuf,
     kvm: bool,
 }
 
@@ -43,7 +43,7 @@ pub async fn choose(config: &Config, settings: &QemuSettings) -> Accelerator {
         emulated(&format!("{KVM} cannot be opened: {error}"));
         return Accelerator::Tcg;
     }
-    let file = config.paths.state.join(VERDICT);
+    let file = verdict_file(config);
     let kvm = match remembered(&file, config) {
         Some(kvm) => kvm,
         None => boots_with_kvm(config, settings, &file).await,
@@ -55,6 +55,18 @@ pub async fn choose(config: &Config, settings: &QemuSettings) -> Accelerator {
         "{KVM} is there, but a guest does not boot with it"
     ));
     Accelerator::Tcg
+}
+
+/// Whether a guest booted with KVM since the host started, as far as one was asked.
+#[must_use]
+pub fn verdict_of_this_boot(config: &Config) -> Option<bool> {
+    remembered(&verdict_file(config), config)
+}
+
+/// Where the verdict is kept.
+#[must_use]
+pub fn verdict_file(config: &Config) -> PathBuf {
+    config.paths.state.join(VERDICT)
 }
 
 /// Whether this host has KVM and this user may use it, which is not to say that it works.

@@ -42,7 +42,7 @@ pub(crate) fn run() -> ExitCode {
     let deadline = begun + Duration::from_secs(options.timeout);
     let of_services = begun + SERVICES_PART.min(Duration::from_secs(options.timeout));
     for failed in services::stop(of_services) {
-        say(&format!("a service did not stop as it should: {failed}"));
+        say(&format!("did not stop as it should: {failed}"));
     }
     match drain(Path::new(USERS), deadline) {
         Ok(left) if left.is_empty() => ExitCode::SUCCESS,

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     match word.as_deref().and_then(OsStr::to_str) {
         Some("drain") => drain::run(),
         Some("health") => health::run(),
-        Some("services") => services::run(),
+        Some("services") => services::main(),
         _ => surface::run(),
     }
 }

@@ -19,7 +19,7 @@ use super::podman::Podman;
 use super::{Error, GROUP, SOCKET, find};
 
 /// How often containers are looked for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A check that hangs is given up after this; podman ends it at its own limit, usually sooner.
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
 /// How long podman may take until its API answers.

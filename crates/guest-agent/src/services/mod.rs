@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! up ──> keep (in the background): podman's API on its socket, health checks
+//!   ├──> podman load              archives in /srv/images
 //!   ├──> compose up -d            order, images, networks
 //!   └──> looks how each container does, and reports it
 //! ```
@@ -10,9 +11,11 @@
 //! last. Nothing else in a guest would do what compose and podman expect of a system: there is no service
 //! manager that keeps podman's API or that times health checks.
 
+mod archives;
 mod keep;
 mod plan;
 mod podman;
+mod run;
 mod stop;
 mod up;
 
@@ -86,8 +89,12 @@ enum Error {
         #[source]
         source: std::io::Error,
     },
-    #[error("compose ended with {status}:\n{output}")]
-    Compose { status: String, output: String },
+    #[error("{name} ended with {status}:\n{output}")]
+    Program {
+        name: &'static str,
+        status: String,
+        output: String,
+    },
     #[error("service {name} {what}{}", of_output(.output))]
     Service {
         name: String,
@@ -114,7 +121,7 @@ impl Error {
 
 /// Runs the subcommand from this process's command line: 0 if all services are up, else 1 and the reason on
 /// standard error.
-pub(crate) fn run() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let options = Options::parse_from(std::env::args_os().skip(1));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

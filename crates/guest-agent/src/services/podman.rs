@@ -69,6 +69,8 @@ pub(super) struct Container {
 pub(super) struct State {
     pub(super) status: String,
     pub(super) exit_code: i32,
+    /// Of its main process; 0 when there is none.
+    pub(super) pid: i32,
     health: Option<Health>,
 }
 

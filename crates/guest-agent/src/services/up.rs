@@ -1,29 +1,23 @@
 //! `fused services up`: compose brings the containers up, and here is watched how they do.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Serialize;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::net::unix::pipe;
 use tokio::process::Command;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::plan::Plan;
 use super::podman::{Container, Podman};
-use super::{COMPOSE_FILE, Error, MANIFEST, PROJECT, REPORTS, SOCKET, find, keep};
+use super::run::run;
+use super::{COMPOSE_FILE, Error, MANIFEST, PROJECT, REPORTS, SOCKET, archives, find, keep};
 
 /// How often containers are looked at while they come up.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A service that ran this long has come up. One that cannot work usually ends at once.
 const STEADY: Duration = Duration::from_secs(2);
-/// Lines of compose's output that stand in an error.
-const KEPT_LINES: usize = 20;
-const MAX_LINE: usize = 1024;
 /// What compose is told beside its file. In memory, like everything that is made from the manifest.
 const OVERRIDES: &str = "/run/fuse-services.yaml";
 
@@ -33,7 +27,7 @@ pub(super) async fn up(limit: Duration) -> Result<(), Error> {
         return Ok(());
     }
     let plan = Plan::read(Path::new(MANIFEST))?;
-    find("podman")?;
+    let engine = find("podman")?;
     let compose = find("docker-compose")?;
     let mut watch = Watch::new(&plan)?;
     let podman = Podman::at(SOCKET);
@@ -52,7 +46,8 @@ pub(super) async fn up(limit: Duration) -> Result<(), Error> {
         // Pulling and unpacking an image may keep a call busy; the limit is ours.
         .env("COMPOSE_HTTP_TIMEOUT", limit.as_secs().to_string());
     let work = async {
-        let outcome = watch.during(&podman, run(command)).await;
+        archives::load(&engine).await?;
+        let outcome = watch.during(&podman, run("compose", command)).await;
         match outcome {
             Ok(()) => watch.settle(&podman).await,
             Err(error) => Err(watch.explain(&podman, error).await),
@@ -60,49 +55,6 @@ pub(super) async fn up(limit: Duration) -> Result<(), Error> {
     };
     let outcome = timeout(limit, work).await;
     outcome.unwrap_or(Err(Error::TimedOut(limit)))
-}
-
-/// Runs compose; what it says goes on to standard output, line by line.
-async fn run(mut command: Command) -> Result<(), Error> {
-    let program = command
-        .as_std()
-        .get_program()
-        .to_string_lossy()
-        .into_owned();
-    let failed = |source| Error::Start {
-        program: program.clone(),
-        source,
-    };
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-    let second = writer.try_clone().map_err(failed)?;
-    command
-        .stdin(Stdio::null())
-        .stdout(writer)
-        .stderr(second)
-        .kill_on_drop(true);
-    let mut child = command.spawn().map_err(failed)?;
-    // The ends of the pipe that are in it would keep the reader waiting.
-    drop(command);
-    let reader = pipe::Receiver::from_owned_fd(reader).map_err(failed)?;
-    let mut lines = BufReader::new(reader).lines();
-    let mut last = VecDeque::new();
-    while let Ok(Some(line)) = lines.next_line().await {
-        // Whoever reads it may have gone; the services come up all the same.
-        let _closed = writeln!(std::io::stdout(), "{line}");
-        let line: String = line.chars().take(MAX_LINE).collect();
-        if last.len() == KEPT_LINES {
-            last.pop_front();
-        }
-        last.push_back(line);
-    }
-    let status = child.wait().await.map_err(failed)?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Error::Compose {
-        status: status.to_string(),
-        output: Vec::from(last).join("\n"),
-    })
 }
 
 /// How a service does.
@@ -328,19 +280,5 @@ mod tests {
             Some(Status::Started)
         );
         assert!(!seen.is_settled(now + STEADY), "it began anew");
-    }
-
-    #[tokio::test]
-    async fn compose_that_fails_is_quoted() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo one; echo 'ERROR: no such image' >&2; exit 2"]);
-        let error = run(command).await.unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "compose ended with exit status: 2:\none\nERROR: no such image"
-        );
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo fine"]);
-        run(command).await.unwrap();
     }
 }

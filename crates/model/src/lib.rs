@@ -25,7 +25,7 @@ mod time;
 pub use audit::{AuditEntity, AuditEntry, AuditKind};
 pub use environment::{Endpoint, Environment, Version};
 pub use error::{ErrorKind, UnknownName};
-pub use event::{EnvironmentEvent, StepReport};
+pub use event::{EnvironmentEvent, GuestReport, ServiceReport, ServiceStatus, StepReport};
 pub use gpu::{BoundGpus, GpuDevice, MigInstance};
 pub use health::{Health, HealthState, Probe};
 pub use host::{AgentCheck, Allocated, Backend, Capacity, Evict, FailedBoots, Host, HostState};

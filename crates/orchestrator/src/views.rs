@@ -125,22 +125,33 @@ fn export(export: model::SnapshotExport) -> wire::SnapshotExport {
     }
 }
 
-/// A transition, or the end of a step, as a record of an event stream.
+/// A transition, or a report out of a guest, as a record of an event stream.
 pub(crate) fn event(event: model::EnvironmentEvent) -> wire::Event {
     let id = event.id.to_string();
     let vm_id = event.environment_id.into_string();
-    if let Some(step) = event.step {
-        let mut record = wire::Event::state(id, vm_id, "", event.at);
-        record.event = wire::KIND_STEP.to_owned();
-        record.index = step.index;
-        record.total = step.total;
-        record.duration_ms = step.duration_ms;
-        record.exit_code = step.exit_code;
+    let Some(report) = event.report else {
+        let mut record = wire::Event::state(id, vm_id, event.state.as_str(), event.at);
+        record.url = event.url;
+        record.error = event.error;
         return record;
+    };
+    let mut record = wire::Event::state(id, vm_id, "", event.at);
+    match report {
+        model::GuestReport::Step(step) => {
+            record.event = wire::KIND_STEP.to_owned();
+            record.index = step.index;
+            record.total = step.total;
+            record.duration_ms = step.duration_ms;
+            record.exit_code = step.exit_code;
+        }
+        model::GuestReport::Service(service) => {
+            record.event = wire::KIND_SERVICE.to_owned();
+            record.service = service.service;
+            record.status = service.status.as_str().to_owned();
+            record.duration_ms = service.duration_ms;
+            record.exit_code = service.exit_code;
+        }
     }
-    let mut record = wire::Event::state(id, vm_id, event.state.as_str(), event.at);
-    record.url = event.url;
-    record.error = event.error;
     record
 }
 

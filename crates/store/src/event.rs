@@ -4,7 +4,7 @@
 //! that has seen place n has seen every place below. Subscribers keep the place
 //! of the last event that they were told and read on from there when woken.
 
-use fuse_model::{EnvironmentEvent, EnvironmentId, EventId, State, StepReport};
+use fuse_model::{EnvironmentEvent, EnvironmentId, EventId, GuestReport, State};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -116,18 +116,18 @@ impl Store {
         Ok(event.filter(|event| event.id == id))
     }
 
-    /// Adds the reports of steps that ended to the stream of an environment. One that
+    /// Adds reports out of a guest to the stream of an environment. One that
     /// is being torn down, or gone, gets none: nothing follows its last event.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn event_add_steps(
+    pub async fn event_add_reports(
         &self,
         id: &EnvironmentId,
-        steps: Vec<StepReport>,
+        reports: Vec<GuestReport>,
     ) -> Result<(), StoreError> {
         let id = id.clone();
-        self.write(AddSteps { id, steps }).await
+        self.write(AddReports { id, reports }).await
     }
 
     /// Forgets the events of environments that ended before `ended_before`, of at
@@ -148,12 +148,12 @@ impl Store {
     }
 }
 
-struct AddSteps {
+struct AddReports {
     id: EnvironmentId,
-    steps: Vec<StepReport>,
+    reports: Vec<GuestReport>,
 }
 
-impl Write for AddSteps {
+impl Write for AddReports {
     type Out = ();
     const ENTITY: &'static str = "event";
 
@@ -164,12 +164,13 @@ impl Write for AddSteps {
         let state = State::Provisioning;
         let values = binds![self.id.as_str(), state.as_str()];
         let found = tx
-            .fetch("find the environment of a step", sql, values)
+            .fetch("find the environment of a report", sql, values)
             .await?;
         if !found.is_empty() {
-            for step in &self.steps {
+            for report in &self.reports {
+                // The column has its name from the first kind of report that there was.
                 tx.effects
-                    .step_event(&self.id, state, to_json("events", "step", step)?);
+                    .step_event(&self.id, state, to_json("events", "step", report)?);
             }
         }
         Ok(Applied::Keep(()))
@@ -207,7 +208,7 @@ fn from_row(row: &Row) -> Result<EnvironmentEvent, StoreError> {
         state: columns.parsed("state")?,
         url: columns.text("url")?,
         error: columns.text("error")?,
-        step: match columns.text("step")?.as_str() {
+        report: match columns.text("step")?.as_str() {
             "" => None,
             text => Some(serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
                 table: "events",

@@ -11,6 +11,9 @@ pub const KIND_STATE: &str = "state";
 /// `event` of a finished build or run step.
 pub const KIND_STEP: &str = "step";
 
+/// `event` of a service of the manifest that changed while the services came up.
+pub const KIND_SERVICE: &str = "service";
+
 /// One record of an event stream. Only [`KIND_STATE`] moves an environment's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
@@ -22,7 +25,7 @@ pub struct Event {
     pub event: String,
     /// The environment.
     pub vm_id: String,
-    /// Lifecycle value, including the stream-only `destroyed` and `failed`; empty on steps.
+    /// Lifecycle value, including the stream-only `destroyed` and `failed`; empty on steps and services.
     #[serde(default)]
     #[schema(required = true)]
     pub state: String,
@@ -52,10 +55,16 @@ pub struct Event {
     /// Step events: what changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub miss_detail: Vec<String>,
-    /// Step events: how long it took, in milliseconds.
+    /// Service events: name of the service.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub service: String,
+    /// Service events: `started`, `healthy`, `unhealthy`, `exited` (with success) or `failed`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub status: String,
+    /// Step events: how long it took, in milliseconds. Service events: since the services began to come up.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub duration_ms: u64,
-    /// Step events: exit status.
+    /// Step and service events: exit status.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub exit_code: i32,
 }
@@ -82,6 +91,8 @@ impl Event {
             cached: false,
             miss_reason: String::new(),
             miss_detail: Vec::new(),
+            service: String::new(),
+            status: String::new(),
             duration_ms: 0,
             exit_code: 0,
         }

@@ -41,7 +41,7 @@ pub use environment::{
     EgressHealth, EgressStatus, Endpoint, Environment, EnvironmentList, Health, ListEnvironments,
 };
 pub use error::{ErrorBody, ErrorCode, ErrorEnvelope, Violation};
-pub use event::{Event, KIND_STATE, KIND_STEP};
+pub use event::{Event, KIND_SERVICE, KIND_STATE, KIND_STEP};
 pub use exec::{ExecCommand, ExecFrame, ExecRequest, ExecResponse, Output};
 pub use files::{FileBody, GuestFile, MAX_FILES_BYTES};
 pub use grammar::{

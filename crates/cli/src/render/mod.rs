@@ -12,6 +12,7 @@ pub(crate) mod event;
 pub(crate) mod host;
 pub(crate) mod placement;
 pub(crate) mod plan;
+pub(crate) mod service;
 pub(crate) mod size;
 pub(crate) mod snapshot;
 pub(crate) mod status;

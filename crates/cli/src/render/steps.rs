@@ -151,7 +151,7 @@ impl Steps {
 }
 
 /// A label in exactly its columns.
-fn fit(label: &str) -> String {
+pub(super) fn fit(label: &str) -> String {
     if label.chars().count() <= LABEL_WIDTH {
         return format!("{label:<LABEL_WIDTH$}");
     }

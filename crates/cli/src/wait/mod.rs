@@ -10,7 +10,7 @@ mod view;
 use std::time::Instant;
 
 use fuse_client::{Client, EventStream};
-use fuse_wire_api::{Event, KIND_STATE, KIND_STEP};
+use fuse_wire_api::{Event, KIND_SERVICE, KIND_STATE, KIND_STEP};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::Error as CliError;
@@ -194,6 +194,8 @@ pub(crate) async fn follow(
                 break End::Reached(event);
             }
             last = Some(event);
+        } else if event.event == KIND_SERVICE {
+            view.service(&event)?;
         }
     };
     let goes_on = matches!(&end, End::Reached(event) if event.state == "running" && view.goes_on());

@@ -10,6 +10,7 @@ use super::live::Live;
 use crate::error::Error as CliError;
 use crate::io::{Io, raw_stderr};
 use crate::render::event;
+use crate::render::service;
 use crate::render::steps::{MissNote, Steps};
 
 /// In which form.
@@ -213,6 +214,18 @@ impl View {
             live.forget_printed();
             live.advance(self.steps.done(), self.steps.total());
             live.say(self.steps.current().as_deref().unwrap_or("starting up"));
+        }
+        Ok(())
+    }
+
+    /// Shows what became of a service.
+    pub(crate) fn service(&mut self, shown: &Event) -> Result<(), CliError> {
+        if let Mode::Lines | Mode::Live(_) = self.mode {
+            self.line(&service::line(shown))?;
+        }
+        if let Mode::Live(live) = &mut self.mode {
+            live.forget_printed();
+            live.say("bringing services up");
         }
         Ok(())
     }

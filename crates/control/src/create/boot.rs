@@ -12,6 +12,7 @@ use super::{
     output::{self, Output},
     report::Progress,
     script::{self, Save},
+    services,
     steps::{self, Steps},
 };
 use crate::{
@@ -80,7 +81,7 @@ impl Boot<'_> {
         let booted = started.elapsed();
         let uploaded = progress.measure("upload", self.upload(&*provider)).await;
         let credentials = uploaded?;
-        self.run_script(&*provider).await?;
+        self.run_work(&*provider).await?;
         let stored = StoredRequest::of(self.request);
         let start = start_request(&inner.settings, &stored, credentials.is_some());
         let started_agent = provider.start_agent(&self.record.id, &start);
@@ -128,38 +129,70 @@ impl Boot<'_> {
         Ok(credentials)
     }
 
-    async fn run_script(&self, provider: &dyn Provider) -> Result<(), BootError> {
-        if self.request.startup_script.is_empty() {
+    /// The startup script, then the services; what both write is kept with the task.
+    async fn run_work(&self, provider: &dyn Provider) -> Result<(), BootError> {
+        let services = services::are_wanted(&self.request.manifest);
+        if self.request.startup_script.is_empty() && !services {
             return Ok(());
         }
-        let limit = script_limit(&self.control.inner.settings, self.request);
         let script = match &self.request.startup_steps {
             Some(places) => steps::instrument(&self.request.startup_script, places),
             None => self.request.startup_script.clone(),
         };
         let (script, mark) = output::mark_phases(&script, &nonce());
         let mut output = Output::new(self.redactor, mark);
-        let save = |output: &Output<'_>| self.save(output.log(), None);
-        let id = &self.record.id;
-        let running = script::run(provider, id, &script, limit, &mut output, save);
-        let running = self.progress.measure("script", running);
-        let outcome = if script.contains(steps::FILE) {
-            Steps::new(self.control, provider, id).during(running).await
-        } else {
-            running.await
-        };
+        let mut outcome = self.run_script(provider, &script, &mut output).await;
+        if outcome.is_ok() && services {
+            outcome = self.run_services(provider, &mut output).await;
+        }
         let exit_code = match &outcome {
             Ok(exit_code)
             | Err(
                 BootError::ScriptExit { exit_code, .. }
                 | BootError::ScriptTimeout { exit_code, .. },
             ) => Some(*exit_code),
+            // What they said is in what was written.
+            Err(BootError::Services { .. }) => Some(1),
             // It was not told how the script ended.
             Err(_) => None,
         };
         let ended = exit_code.map(|exit_code| output.output(exit_code));
         self.save(output.log(), ended).await;
         outcome.map(drop)
+    }
+
+    async fn run_script(
+        &self,
+        provider: &dyn Provider,
+        script: &str,
+        output: &mut Output<'_>,
+    ) -> Result<i32, BootError> {
+        if script.is_empty() {
+            return Ok(0);
+        }
+        let limit = script_limit(&self.control.inner.settings, self.request);
+        let save = |output: &Output<'_>| self.save(output.log(), None);
+        let id = &self.record.id;
+        let running = script::run(provider, id, script::argv(script), limit, output, save);
+        let running = self.progress.measure("script", running);
+        if script.contains(steps::FILE) {
+            let reports = Steps::new(self.control, provider, id, steps::FILE);
+            reports.during(running).await
+        } else {
+            running.await
+        }
+    }
+
+    async fn run_services(
+        &self,
+        provider: &dyn Provider,
+        output: &mut Output<'_>,
+    ) -> Result<i32, BootError> {
+        let save = |output: &Output<'_>| self.save(output.log(), None);
+        let coming = services::up(provider, &self.record.id, output, save);
+        let coming = self.progress.measure("services", coming);
+        let reports = Steps::new(self.control, provider, &self.record.id, services::REPORTS);
+        reports.during(coming).await
     }
 
     /// Keeps what the script wrote with the task. Losing it is no reason to fail.

@@ -87,6 +87,13 @@ pub(super) enum BootError {
     ScriptExit { exit_code: i32, stderr: String },
     #[error("the connection to the startup script broke before the script ended")]
     ScriptCut,
+    /// The text is what the guest agent says of it.
+    #[error("services did not come up")]
+    Services { said: String },
+    #[error("cannot bring services up")]
+    ServicesCall(#[source] ProviderError),
+    #[error("the connection to the guest broke before the services were up")]
+    ServicesCut,
     #[error("cannot start the guest agent")]
     StartAgent(#[source] ProviderError),
     #[error("drain command: {0}")]
@@ -111,6 +118,7 @@ impl BootError {
             | Self::ScriptTimeout { .. }
             | Self::ScriptExit { .. }
             | Self::ScriptCut => "script",
+            Self::Services { .. } | Self::ServicesCall(_) | Self::ServicesCut => "services",
             Self::StartAgent(_) => "start-agent",
             Self::Drain(_) => "drain",
             Self::SourceGone(_) => "source",
@@ -142,6 +150,9 @@ impl BootError {
             | Self::ScriptTimeout { .. }
             | Self::ScriptExit { .. }
             | Self::ScriptCut
+            | Self::Services { .. }
+            | Self::ServicesCall(_)
+            | Self::ServicesCut
             | Self::StartAgent(_)
             | Self::SourceGone(_) => true,
         }
@@ -152,10 +163,18 @@ impl BootError {
             Self::Lookup(e) => e.kind(),
             Self::Seed(e) => e.kind(),
             Self::Egress => ErrorKind::Unsupported,
-            Self::ScriptTimeout { .. } | Self::ScriptExit { .. } => ErrorKind::Invalid,
+            Self::ScriptTimeout { .. } | Self::ScriptExit { .. } | Self::Services { .. } => {
+                ErrorKind::Invalid
+            }
             Self::SourceGone(_) | Self::TakenOver => ErrorKind::Conflict,
-            Self::Boot(e) | Self::Upload(e) | Self::Script(e) | Self::StartAgent(e) => e.kind(),
-            Self::Credentials(_) | Self::ScriptCut | Self::Drain(_) => ErrorKind::Internal,
+            Self::Boot(e)
+            | Self::Upload(e)
+            | Self::Script(e)
+            | Self::ServicesCall(e)
+            | Self::StartAgent(e) => e.kind(),
+            Self::Credentials(_) | Self::ScriptCut | Self::ServicesCut | Self::Drain(_) => {
+                ErrorKind::Internal
+            }
         }
     }
 
@@ -176,6 +195,7 @@ impl BootError {
                     redactor,
                 )
             }
+            Self::Services { said } => with_tail(&self.to_string(), said, redactor),
             Self::ScriptTimeout { stderr, .. } => with_tail(&self.to_string(), stderr, redactor),
             Self::TakenOver => format!("vm {vm} was destroyed while it was being created"),
             Self::Lookup(_)
@@ -188,6 +208,8 @@ impl BootError {
             | Self::Upload(_)
             | Self::Script(_)
             | Self::ScriptCut
+            | Self::ServicesCall(_)
+            | Self::ServicesCut
             | Self::StartAgent(_) => redactor.clean_head(&chain(self), TEXT_LIMIT),
         };
         CreateFailure {
@@ -234,6 +256,18 @@ mod tests {
             stderr: String::new(),
         });
         assert_eq!(build.details["phase"], "build");
+    }
+
+    #[test]
+    fn services_that_do_not_come_up_say_why() {
+        let failure = redacted(&BootError::Services {
+            said: "service db ended with exit status 1: hunter2hunter2".to_owned(),
+        });
+        assert_eq!(failure.kind, ErrorKind::Invalid);
+        assert_eq!(
+            failure.message,
+            "services did not come up: service db ended with exit status 1: [REDACTED]"
+        );
     }
 
     #[test]

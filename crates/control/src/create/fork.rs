@@ -16,8 +16,8 @@ use rand::Rng as _;
 use tokio::sync::oneshot;
 
 use super::{
-    CreatedOnce, Creation, Once, StoredRequest, boot::Booted, failure::BootError, report::Progress,
-    start_request,
+    CreatedOnce, Creation, Once, StoredRequest, boot::Booted, failure::BootError, output::Output,
+    report::Progress, services, start_request, steps::Steps,
 };
 use crate::{
     Control, Error,
@@ -329,6 +329,9 @@ impl Control {
         }
         let written = self.write_copy(&record.id, stored, secrets, provider);
         let credentials = progress.measure("upload", written).await?;
+        let guest = (stored, secrets);
+        self.services_of_copy(&record.id, guest, provider, progress)
+            .await?;
         let start = start_request(&self.inner.settings, stored, credentials.is_some());
         let started_agent = provider.start_agent(&record.id, &start);
         let endpoints = progress.measure("start-agent", started_agent).await;
@@ -337,6 +340,26 @@ impl Control {
             endpoints: endpoints.map_err(BootError::StartAgent)?,
             token: credentials.map(|made| made.token),
         })
+    }
+
+    /// The containers are on the copied disk; what they are started with was written anew.
+    async fn services_of_copy(
+        &self,
+        id: &EnvironmentId,
+        (stored, secrets): (&StoredRequest, &SecretMap),
+        provider: &dyn Provider,
+        progress: &Progress,
+    ) -> Result<(), BootError> {
+        let manifest = Manifest::parse(stored.manifest_text().as_bytes());
+        if !manifest.is_ok_and(|manifest| services::are_wanted(&manifest)) {
+            return Ok(());
+        }
+        let redactor = Redactor::new(secrets.values().map(String::as_str));
+        let mut output = Output::new(&redactor, None);
+        let coming = services::up(provider, id, &mut output, |_| Box::pin(async {}));
+        let coming = progress.measure("services", coming);
+        let reports = Steps::new(self, provider, id, services::REPORTS);
+        reports.during(coming).await.map(drop)
     }
 
     async fn write_copy(

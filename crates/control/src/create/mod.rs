@@ -4,7 +4,7 @@
 //! accept ── refused: task taken, no capacity (a `failed` event and task are stored)
 //!   │ one transaction: record `provisioning`, task, reservation, event, operation
 //!   ▼
-//! boot   ── vm → files → startup script → guest agent      (each step may fail)
+//! boot   ── vm → files → startup script → services → guest agent   (each step may fail)
 //!   │ one transaction: `running`, url, endpoints, token, task, event
 //!   ▼
 //! running
@@ -25,6 +25,7 @@ mod report;
 mod request;
 mod script;
 mod seed;
+mod services;
 mod steps;
 
 use fuse_model::{Environment, OperationKind, Redacted, State, Trigger};
@@ -41,6 +42,7 @@ pub(crate) use fleet::Fleet;
 pub(crate) use migrate::cannot_migrate;
 pub(crate) use request::StoredRequest;
 pub(crate) use seed::{SEEDED, Seed};
+pub(crate) use services::services_again;
 
 use self::{
     boot::{Boot, Booted},

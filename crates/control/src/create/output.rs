@@ -178,6 +178,24 @@ impl<'a> Output<'a> {
         self.streams[1].tail.kept()
     }
 
+    /// How much has come on standard error.
+    pub(super) fn stderr_written(&self) -> u64 {
+        self.streams[1].tail.written
+    }
+
+    /// The end of what has come on standard error after its first `written` bytes.
+    pub(super) fn stderr_since(&self, written: u64) -> &str {
+        let new = self.stderr_written().saturating_sub(written);
+        let kept = self.stderr();
+        let mut start = kept
+            .len()
+            .saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
+        while !kept.is_char_boundary(start) {
+            start += 1;
+        }
+        &kept[start..]
+    }
+
     /// By stream.
     pub(super) fn output(&self, exit_code: i32) -> TaskOutput {
         TaskOutput {
@@ -198,6 +216,21 @@ mod tests {
 
     fn mark() -> Vec<u8> {
         format!("\u{1e}{NONCE}\u{1e}").into_bytes()
+    }
+
+    #[test]
+    fn what_came_later_is_told_from_what_came_before() {
+        let redactor = Redactor::default();
+        let mut output = Output::new(&redactor, None);
+        output.push(Source::Stderr, b"before\n");
+        output.finish();
+        let written = output.stderr_written();
+        assert_eq!(output.stderr_since(written), "");
+        output.push(Source::Stdout, b"elsewhere\n");
+        output.push(Source::Stderr, "caf\u{e9}\n".as_bytes());
+        output.finish();
+        assert_eq!(output.stderr_since(written), "caf\u{e9}\n");
+        assert_eq!(output.stderr_since(0), "before\ncaf\u{e9}\n");
     }
 
     #[test]

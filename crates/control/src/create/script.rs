@@ -1,4 +1,4 @@
-//! The startup script of an environment (lifecycle 7).
+//! Runs the startup script of an environment (lifecycle 7), and what else is run while it is made.
 
 use std::{future::Future, pin::Pin, time::Duration};
 
@@ -26,18 +26,23 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Keeps what was written so far.
 pub(super) type Save = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs the script and collects what it writes as it comes. The guest enforces the bound; here it
-/// is waited a little longer than that. Answers with the exit status, of a script that ended.
+/// The command that runs a script.
+pub(super) fn argv(script: &str) -> Vec<String> {
+    ["sh", "-lc", script].map(str::to_owned).to_vec()
+}
+
+/// Runs a command and collects what it writes as it comes. The guest enforces the bound; here it
+/// is waited a little longer than that. Answers with the exit status, of a command that ended.
 pub(super) async fn run(
     provider: &dyn Provider,
     vm: &EnvironmentId,
-    script: &str,
+    argv: Vec<String>,
     limit: Duration,
     output: &mut Output<'_>,
     save: impl Fn(&Output<'_>) -> Save,
 ) -> Result<i32, BootError> {
     let request = AttachRequest {
-        cmd: vec!["sh".to_owned(), "-lc".to_owned(), script.to_owned()],
+        cmd: argv,
         timeout_ms: Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         ..AttachRequest::default()
     };

@@ -1,6 +1,7 @@
-//! Reports of the build steps while a startup script runs (lifecycle 7).
+//! Reports of the build steps while a startup script runs (lifecycle 7), and of services while they come up.
 //!
-//! The script appends a line of JSON to [`FILE`] whenever a step has ended; meanwhile the file is read once
+//! The script appends a line of JSON to [`FILE`] whenever a step has ended, the guest agent one to
+//! [`services::REPORTS`](super::services::REPORTS) whenever a service has changed; meanwhile the file is read once
 //! a second and what is new is put on the event stream. A caller whose request says where the steps stand
 //! gets the recording put in here, in front of the lines that steps begin with, so that no line changes its
 //! number. What is in the file is the guest's word: it is bounded and parsed strictly, and nothing but
@@ -8,7 +9,7 @@
 
 use std::time::Duration;
 
-use fuse_model::{EnvironmentId, StepReport};
+use fuse_model::{EnvironmentId, GuestReport, ServiceReport, StepReport};
 use fuse_wire_api::StartupSteps;
 use serde::Deserialize;
 
@@ -93,6 +94,7 @@ pub(super) struct Steps<'a> {
     control: &'a Control,
     provider: &'a dyn Provider,
     vm: &'a EnvironmentId,
+    file: &'static str,
     /// Bytes of whole lines that were read.
     seen: usize,
     reported: usize,
@@ -103,11 +105,13 @@ impl<'a> Steps<'a> {
         control: &'a Control,
         provider: &'a dyn Provider,
         vm: &'a EnvironmentId,
+        file: &'static str,
     ) -> Self {
         Self {
             control,
             provider,
             vm,
+            file,
             seen: 0,
             reported: 0,
         }
@@ -147,7 +151,7 @@ impl<'a> Steps<'a> {
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |at| at + 1);
-        let new: Vec<StepReport> = text
+        let new: Vec<GuestReport> = text
             .get(..whole)
             .unwrap_or_default()
             .split(|byte| *byte == b'\n')
@@ -159,9 +163,10 @@ impl<'a> Steps<'a> {
         if new.is_empty() {
             return;
         }
-        if let Err(e) = self.control.inner.store.event_add_steps(self.vm, new).await {
+        let store = &self.control.inner.store;
+        if let Err(e) = store.event_add_reports(self.vm, new).await {
             tracing::warn!(
-                vm_id = %self.vm, error = %crate::error::chain(&e), "cannot publish steps"
+                vm_id = %self.vm, error = %crate::error::chain(&e), "cannot publish reports"
             );
         }
     }
@@ -172,7 +177,7 @@ impl<'a> Steps<'a> {
             return None;
         }
         let from = format!("+{}", self.seen + 1);
-        let argv = ["tail", "-c", &from, FILE].map(str::to_owned).to_vec();
+        let argv = ["tail", "-c", &from, self.file].map(str::to_owned).to_vec();
         let command = Command {
             argv,
             timeout: READ_LIMIT,
@@ -185,7 +190,7 @@ impl<'a> Steps<'a> {
 }
 
 /// One line of the file; `None` when it is none of ours.
-fn parse(line: &[u8]) -> Option<StepReport> {
+fn parse(line: &[u8]) -> Option<GuestReport> {
     #[derive(Deserialize)]
     struct Line {
         index: u32,
@@ -198,13 +203,23 @@ fn parse(line: &[u8]) -> Option<StepReport> {
     }
     // Through a map: serde would also take an array for the struct.
     let map: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line).ok()?;
+    if map.contains_key("service") {
+        let report: ServiceReport = serde_json::from_value(map.into()).ok()?;
+        return is_service_name(&report.service).then_some(GuestReport::Service(report));
+    }
     let line: Line = serde_json::from_value(map.into()).ok()?;
-    (line.index > 0).then_some(StepReport {
+    (line.index > 0).then_some(GuestReport::Step(StepReport {
         index: line.index,
         total: line.total,
         duration_ms: line.duration_ms,
         exit_code: line.exit_code,
-    })
+    }))
+}
+
+/// What compose takes for one, and short.
+fn is_service_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=64).contains(&name.len()) && name.bytes().all(plain)
 }
 
 #[cfg(test)]
@@ -253,7 +268,10 @@ mod tests {
         let reports = recorded
             .split(|byte| *byte == b'\n')
             .filter_map(parse)
-            .map(|step| (step.index, step.total, step.exit_code))
+            .filter_map(|report| match report {
+                GuestReport::Step(step) => Some((step.index, step.total, step.exit_code)),
+                GuestReport::Service(_) => None,
+            })
             .collect();
         (output, reports)
     }
@@ -334,12 +352,21 @@ mod tests {
     fn what_the_guest_writes_is_figures_or_nothing() {
         assert_eq!(
             parse(br#"{"index":2,"total":3,"duration_ms":40,"exit_code":1,"error":"x"}"#),
-            Some(StepReport {
+            Some(GuestReport::Step(StepReport {
                 index: 2,
                 total: 3,
                 duration_ms: 40,
                 exit_code: 1
-            })
+            }))
+        );
+        assert_eq!(
+            parse(br#"{"service":"db","status":"healthy","duration_ms":5,"exit_code":0,"x":"y"}"#),
+            Some(GuestReport::Service(ServiceReport {
+                service: "db".to_owned(),
+                status: fuse_model::ServiceStatus::Healthy,
+                duration_ms: 5,
+                exit_code: 0
+            }))
         );
         for bad in [
             &b""[..],
@@ -350,6 +377,10 @@ mod tests {
             br#"{"index":-1}"#,
             br#"{"index":1,"exit_code":"0"}"#,
             br#"{"index":99999999999}"#,
+            br#"{"service":"db","status":"fine","duration_ms":5,"exit_code":0}"#,
+            br#"{"service":"a b","status":"started","duration_ms":5,"exit_code":0}"#,
+            br#"{"service":"","status":"started","duration_ms":5,"exit_code":0}"#,
+            br#"{"service":7,"status":"started","duration_ms":5,"exit_code":0}"#,
         ] {
             assert_eq!(parse(bad), None);
         }

@@ -107,7 +107,7 @@ fn from_record(record: Environment, sequence: i64) -> EnvironmentEvent {
         state: record.state,
         url: record.url,
         error: record.error,
-        step: None,
+        report: None,
         at: record.updated_at,
     }
 }

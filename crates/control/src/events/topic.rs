@@ -58,9 +58,9 @@ impl Deref for SharedEvent {
     }
 }
 
-/// A step is told in the state in which it ran, and ends nothing.
+/// A report is told in the state in which it was made, and ends nothing.
 pub(super) fn is_last(event: &EnvironmentEvent) -> bool {
-    event.state.is_terminal() && event.step.is_none()
+    event.state.is_terminal() && event.report.is_none()
 }
 
 /// What a subscriber finds at its place.
@@ -159,7 +159,7 @@ impl Topic {
 
     /// Adds an event. Answers whether a round begins that was not under way.
     ///
-    /// When the log is full the oldest step goes, else the oldest event: the latest
+    /// When the log is full the oldest report goes, else the oldest event: the latest
     /// state is what counts. The last event of an environment is never followed by
     /// another, so it stays.
     pub(super) fn publish(&self, event: Arc<SharedEvent>) -> bool {
@@ -168,8 +168,8 @@ impl Topic {
             state.phase = Phase::Ended;
         }
         if state.log.len() >= CAPACITY {
-            let step = state.log.iter().position(|(_, old)| old.step.is_some());
-            state.log.remove(step.unwrap_or(0));
+            let report = state.log.iter().position(|(_, old)| old.report.is_some());
+            state.log.remove(report.unwrap_or(0));
         }
         let number = state.next;
         state.next += 1;
@@ -293,7 +293,7 @@ mod tests {
         task::Wake,
     };
 
-    use fuse_model::{EnvironmentId, EventId, State, StepReport};
+    use fuse_model::{EnvironmentId, EventId, GuestReport, State, StepReport};
 
     use super::*;
 
@@ -308,19 +308,19 @@ mod tests {
             state,
             url: String::new(),
             error: String::new(),
-            step: None,
+            report: None,
             at: fuse_model::now(),
         })
     }
 
     fn step(sequence: i64) -> Arc<SharedEvent> {
         let mut event = event(sequence, State::Provisioning).event.clone();
-        event.step = Some(StepReport {
+        event.report = Some(GuestReport::Step(StepReport {
             index: 1,
             total: 1,
             duration_ms: 1,
             exit_code: 0,
-        });
+        }));
         SharedEvent::new(event)
     }
 

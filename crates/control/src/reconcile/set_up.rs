@@ -1,6 +1,6 @@
 //! Sets a guest up again that has booted anew (its host was restarted, or the VM was):
 //! what was written into its memory is gone, its disk and so the caller's files are
-//! not. The startup script does not run again.
+//! not. The startup script does not run again; services come up again, in the background.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use fuse_wire_api::Manifest;
 use crate::{
     Control, Error, audit,
     control::OPERATION_TTL,
-    create::{StoredRequest, start_request},
+    create::{StoredRequest, services_again, start_request},
     error::chain,
     guest::{self, Credentials, FileSources},
     provider::{FoundVm, Provider, upload_request},
@@ -92,6 +92,8 @@ impl Control {
         .await?;
         let start = start_request(&self.inner.settings, &stored, credentials.is_some());
         let endpoints = provider.start_agent(&record.id, &start).await?;
+        let manifest = Manifest::parse(stored.manifest_text().as_bytes())?;
+        services_again(&*provider, &record.id, &manifest).await?;
         Ok(Change {
             url: Some(vm.url),
             endpoints: Some(endpoints),

@@ -47,6 +47,7 @@ mod recovery;
 mod rekey;
 mod replicas;
 mod secrets;
+mod services;
 mod settings;
 mod shutdown;
 mod snapshots;

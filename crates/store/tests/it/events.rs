@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fuse_model::{EventId, LogTail, State, StepReport, TaskId, TaskLog};
+use fuse_model::{
+    EventId, GuestReport, LogTail, ServiceReport, ServiceStatus, State, StepReport, TaskId, TaskLog,
+};
 use jiff::SignedDuration;
 use tokio::time::timeout;
 
@@ -14,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 contract! {
     a_cursor_sees_every_event_once_and_in_order,
     an_event_id_is_a_cursor,
-    steps_are_told_while_it_is_made,
+    reports_are_told_while_it_is_made,
     a_watch_fires_on_commit_and_ends_with_the_store,
     other_replicas_are_woken,
     what_a_script_writes_wakes_everybody,
@@ -51,34 +53,49 @@ async fn a_cursor_sees_every_event_once_and_in_order(db: Db) {
     assert!(store.event_head().await.expect("reads") >= cursor);
 }
 
-async fn steps_are_told_while_it_is_made(db: Db) {
+async fn reports_are_told_while_it_is_made(db: Db) {
     let store = db.open().await;
     let made = create(&store, "a", 1, &[]).await;
-    let step = |index, exit_code| StepReport {
-        index,
-        total: 2,
-        duration_ms: 10,
-        exit_code,
+    let step = |index, exit_code| {
+        GuestReport::Step(StepReport {
+            index,
+            total: 2,
+            duration_ms: 10,
+            exit_code,
+        })
     };
-    let steps = vec![step(1, 0), step(2, 3)];
-    store.event_add_steps(&made.id, steps).await.expect("adds");
+    let service = GuestReport::Service(ServiceReport {
+        service: "db".to_owned(),
+        status: ServiceStatus::Healthy,
+        duration_ms: 20,
+        exit_code: 0,
+    });
+    let reports = vec![step(1, 0), step(2, 3), service.clone()];
+    store
+        .event_add_reports(&made.id, reports)
+        .await
+        .expect("adds");
     let told = store.event_list_of(&made.id, 0, 9).await.expect("lists");
-    let told: Vec<_> = told.iter().map(|e| (e.state, e.step)).collect();
+    let told: Vec<_> = told.into_iter().map(|e| (e.state, e.report)).collect();
     assert_eq!(
         told,
         [
             (State::Provisioning, None),
             (State::Provisioning, Some(step(1, 0))),
             (State::Provisioning, Some(step(2, 3))),
+            (State::Provisioning, Some(service)),
         ]
     );
     // Nothing follows once it runs, nor where there is nothing.
     start(&store, &made).await;
     for nobody in [made.id.clone(), id("nobody")] {
-        let steps = vec![step(1, 0)];
-        store.event_add_steps(&nobody, steps).await.expect("adds");
+        let reports = vec![step(1, 0)];
+        store
+            .event_add_reports(&nobody, reports)
+            .await
+            .expect("adds");
     }
-    assert_eq!(all_events(&store).await.len(), 4);
+    assert_eq!(all_events(&store).await.len(), 5);
 }
 
 async fn an_event_id_is_a_cursor(db: Db) {

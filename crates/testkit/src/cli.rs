@@ -19,6 +19,7 @@ pub struct Fuse {
     program: PathBuf,
     home: PathBuf,
     env: Vec<(String, String)>,
+    deadline: Duration,
 }
 
 /// What one invocation did.
@@ -44,6 +45,7 @@ impl Fuse {
             program: bins.path("fuse")?,
             home: home.to_owned(),
             env: Vec::new(),
+            deadline: DEADLINE,
         })
     }
 
@@ -58,6 +60,13 @@ impl Fuse {
         self
     }
 
+    /// The same user with more patience than the usual three minutes for a command.
+    #[must_use]
+    pub fn patient(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
     /// Home directory of this user.
     #[must_use]
     pub fn home(&self) -> &Path {
@@ -67,7 +76,7 @@ impl Fuse {
     /// Runs `fuse args` in the home directory, whatever it answers.
     ///
     /// # Errors
-    /// When it cannot be started or does not end within three minutes.
+    /// When it cannot be started or does not end within its deadline.
     pub async fn run(&self, args: &[&str]) -> Result<Run> {
         self.run_in(&self.home, args).await
     }
@@ -118,9 +127,10 @@ impl Fuse {
         let what = format!("fuse {}", args.join(" "));
         let child = self.command(args).current_dir(dir).spawn();
         let child = child.with_context(|| format!("start {}", self.program.display()))?;
-        let output = tokio::time::timeout(DEADLINE, child.wait_with_output())
+        let deadline = self.deadline;
+        let output = tokio::time::timeout(deadline, child.wait_with_output())
             .await
-            .with_context(|| format!("`{what}` did not end within {DEADLINE:?}"))??;
+            .with_context(|| format!("`{what}` did not end within {deadline:?}"))??;
         Ok(Run {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

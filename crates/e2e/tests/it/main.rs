@@ -6,6 +6,7 @@
 mod abuse;
 mod artifacts;
 mod bad_input;
+mod containers;
 mod examples;
 mod exec;
 mod failing;
@@ -21,6 +22,7 @@ mod machine;
 mod network;
 mod restarts;
 mod secrets;
+mod services;
 mod suite;
 mod vm_death;
 
@@ -38,7 +40,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = trials(&suite).into_iter().chain(refusals(&suite)).collect();
+    let trials = [with_variants, trials, refusals].into_iter();
+    let trials = trials.flat_map(|of| of(&suite)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let clean = suite.teardown();
     if conclusion.has_failed() || !clean {
@@ -46,6 +49,24 @@ fn main() -> ExitCode {
     } else {
         ExitCode::SUCCESS
     }
+}
+
+/// Guests of images with more in them than the base; the longest of all.
+fn with_variants(suite: &Suite) -> Vec<Trial> {
+    vec![
+        suite.slow_trial(
+            "services::the_example_from_up_to_drain",
+            services::the_example_from_up_to_drain,
+        ),
+        suite.slow_trial(
+            "services::those_that_do_not_start_say_why",
+            services::those_that_do_not_start_say_why,
+        ),
+        suite.trial(
+            "services::the_web_application_serves",
+            services::the_web_application_serves,
+        ),
+    ]
 }
 
 /// One line a test; the long ones first, so that the last to finish is a short one.

@@ -15,6 +15,8 @@ use tokio::task::JoinSet;
 
 /// Longest run of one test: a hang must not cost the whole suite.
 const TEST_DEADLINE: Duration = Duration::from_secs(240);
+/// The same for those in whose guests a lot is started, which takes emulated ones minutes.
+const SLOW_TEST_DEADLINE: Duration = Duration::from_secs(900);
 
 /// Handed to every test.
 #[derive(Clone)]
@@ -58,6 +60,23 @@ impl Suite {
         F: FnOnce(Suite) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
+        self.trial_within(TEST_DEADLINE, name, test)
+    }
+
+    /// One that takes longer than others.
+    pub(crate) fn slow_trial<F, Fut>(&self, name: &'static str, test: F) -> Trial
+    where
+        F: FnOnce(Suite) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
+        self.trial_within(SLOW_TEST_DEADLINE, name, test)
+    }
+
+    fn trial_within<F, Fut>(&self, limit: Duration, name: &'static str, test: F) -> Trial
+    where
+        F: FnOnce(Suite) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
         let suite = self.clone();
         Trial::ignorable_test(name, move || {
             if let Some(reason) = &suite.inner.missing {
@@ -65,14 +84,12 @@ impl Suite {
                 return Ok(Completion::ignored_with(reason));
             }
             let runtime = &suite.inner.runtime;
-            let result = runtime
-                .block_on(async { tokio::time::timeout(TEST_DEADLINE, test(suite.clone())).await });
+            let result =
+                runtime.block_on(async { tokio::time::timeout(limit, test(suite.clone())).await });
             match result {
                 Ok(Ok(())) => Ok(Completion::Completed),
                 Ok(Err(error)) => Err(Failed::from(report(&error))),
-                Err(_) => Err(Failed::from(format!(
-                    "did not end within {TEST_DEADLINE:?}"
-                ))),
+                Err(_) => Err(Failed::from(format!("did not end within {limit:?}"))),
             }
         })
     }

@@ -19,6 +19,7 @@ mod layers;
 mod lifecycle;
 mod local;
 mod machine;
+mod migrate;
 mod network;
 mod restarts;
 mod secrets;
@@ -96,6 +97,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "artifacts::a_seed_moves_to_another_host",
             artifacts::a_seed_moves_to_another_host,
+        ),
+        suite.trial(
+            "migrate::a_host_is_emptied_and_taken_back",
+            migrate::a_host_is_emptied_and_taken_back,
         ),
         suite.trial("local::up_status_down_up", local::up_status_down_up),
         suite.trial(

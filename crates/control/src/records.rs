@@ -88,9 +88,13 @@ impl Control {
 
     /// Gives up the operation that may stand in a record after a write failed.
     fn doubt(&self, id: &EnvironmentId, kind: Option<OperationKind>, error: &StoreError) {
-        let Some(kind) = kind.filter(|_| error.kind() == ErrorKind::Unavailable) else {
-            return;
-        };
+        if let Some(kind) = kind.filter(|_| error.kind() == ErrorKind::Unavailable) {
+            self.abandon(id, kind);
+        }
+    }
+
+    /// Leaves an operation of this process to recovery, as soon as the store answers.
+    pub(crate) fn abandon(&self, id: &EnvironmentId, kind: OperationKind) {
         let (control, id) = (self.clone(), id.clone());
         let failed_at = self.inner.store.now();
         self.spawn(async move {

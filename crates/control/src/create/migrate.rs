@@ -52,7 +52,7 @@ const TARGET: &str = "migrate_to";
 /// When one that outlived a dead process is collected (seconds).
 const RETENTION: i64 = 3600;
 /// What a crash leaves to read at an environment that was not moved.
-const INTERRUPTED: &str = "migrate: interrupted by an orchestrator crash, it goes on where it is";
+const INTERRUPTED: &str = "migrate: interrupted, it goes on where it is";
 /// Most of a failure's text that is stored (bytes).
 const TEXT_LIMIT: usize = 4096;
 
@@ -448,12 +448,12 @@ impl Control {
             self.end_operation(source, change).await?;
             Ok::<(), Error>(())
         };
-        // Its operation then ends by itself, and recovery takes it up.
         if let Err(e) = stayed.await {
             tracing::warn!(
                 vm_id = %source.id, error = %chain(&e),
                 "cannot put back what was not moved yet, recovery will"
             );
+            self.abandon(&source.id, OperationKind::Migrate);
         }
     }
 

@@ -422,6 +422,74 @@ async fn a_target_that_is_destroyed_meanwhile_leaves_the_source() {
     fleet.stop().await;
 }
 
+#[tokio::test]
+async fn a_target_that_goes_away_meanwhile_leaves_the_source() {
+    let mut fleet = Fleet::start().await;
+    let mut gate = fleet.agent.hold(Step::Exec);
+    let (fuse, other) = (&fleet.fuse, &mut fleet.other);
+    let request = json!({});
+    let (moved, ()) = tokio::join!(fuse.post(MIGRATE, &request), async {
+        gate.reached().await;
+        other.stop().await;
+        gate.open();
+    });
+    assert_eq!(moved.status, 500, "{}", moved.text);
+    fleet.other.start_again().await.unwrap();
+    fleet.is_as_before("the target is away").await;
+    fleet.migrate(&json!({})).await.is(201);
+    fleet.stop().await;
+}
+
+/// From the cut on the new place counts, whatever becomes of the old one.
+#[tokio::test]
+async fn a_source_that_goes_away_meanwhile_is_cleared_up_when_it_is_back() {
+    let mut fleet = Fleet::start().await;
+    let mut gate = fleet.other.hold(Step::Create);
+    let (fuse, agent) = (&fleet.fuse, &mut fleet.agent);
+    let request = json!({});
+    let (moved, ()) = tokio::join!(fuse.post(MIGRATE, &request), async {
+        gate.reached().await;
+        agent.stop().await;
+        gate.open();
+    });
+    let id = moved.is(201)["id"].as_str().unwrap().to_owned();
+    let left = fleet.fuse.get(A).await.is(200);
+    assert_eq!(left["state"], "destroying");
+    assert_eq!(left["task_id"], "", "it has moved on");
+    assert_eq!(fleet.fuse.get("/v1/tasks/a").await.is(200)["vm_id"], id);
+    fleet.agent.start_again().await.unwrap();
+    fleet.fuse.until(A, |answer| answer.status == 404).await;
+    assert!(fleet.agent.vms().is_empty());
+    assert_eq!(
+        (fleet.charged("h").await, fleet.charged("other").await),
+        (json!(0), json!(1))
+    );
+    fleet.stop().await;
+}
+
+/// Recovery takes up at once what could not be put back.
+#[tokio::test]
+async fn a_source_that_cannot_be_put_back_yet_is_put_back_later() {
+    let fleet = Fleet::start().await;
+    fleet.other.fail(Step::Create, 1, 500, "the disk is broken");
+    fleet
+        .agent
+        .fail(Step::StartAgent, 1, 500, "the guest is slow");
+    let failed = fleet.migrate(&json!({})).await;
+    assert!(
+        failed.message().contains("the disk is broken"),
+        "{}",
+        failed.text
+    );
+    let said = fleet
+        .fuse
+        .until(A, |answer| answer.text.contains("migrate: interrupted"))
+        .await;
+    assert_eq!(said.is(200)["state"], "running");
+    fleet.is_as_before("put back later").await;
+    fleet.stop().await;
+}
+
 /// One after the other, past those that have to stay; and not again and again.
 #[tokio::test]
 async fn a_host_is_emptied_by_moving_what_can_be_moved() {

@@ -17,6 +17,7 @@ pub mod capacity;
 pub mod cgroup;
 pub mod check;
 pub mod config;
+mod dir_watch;
 pub mod disk;
 mod fail_point;
 pub mod file_error;

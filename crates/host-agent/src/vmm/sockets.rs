@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::process::{Process, log_tail};
 use super::{MachineSpec, Sockets, VmmError};
+use crate::dir_watch::DirWatch;
 use crate::unix_socket;
 
 /// Longest control socket path before the id is shortened.
@@ -25,10 +26,8 @@ const LONG: usize = 100;
 const SUN_PATH_MAX: usize = 107;
 /// How long a program may take to open its control socket.
 const SOCKET_LIMIT: Duration = Duration::from_secs(10);
-/// Pause between two looks at the socket: at first, and after [`EAGER_LOOKS`].
-const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-/// A program that is well is up within this many looks.
-const EAGER_LOOKS: usize = 50;
+/// Pause between two looks at a socket that is there and does not listen.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A socket directory that cannot be used.
 #[derive(Debug, Error)]
@@ -135,13 +134,22 @@ pub(super) async fn wait_open(spec: &MachineSpec, process: &Process) -> Result<(
     unless_ended(spec, process, open).await
 }
 
-/// There is no event for this: the file appears when the program binds, and connections are refused
-/// until it listens. So it is looked at, soon and then less often.
+/// The file appears when the program binds, which the directory tells. Connections are refused until it
+/// listens, right afterwards: there is no event for that, so it is looked at.
 async fn until_open(socket: &Path) {
-    let mut looks = 0;
-    while unix_socket::connect(socket).await.is_err() {
-        looks += 1;
-        tokio::time::sleep(if looks < EAGER_LOOKS { LOOK.0 } else { LOOK.1 }).await;
+    // Before the first look, so that nothing is missed.
+    let watch = socket.parent().map(DirWatch::of);
+    while let Err(error) = unix_socket::connect(socket).await {
+        let told = match &watch {
+            Some(Ok(watch)) if error.kind() == io::ErrorKind::NotFound => {
+                watch.changed().await.is_ok()
+            }
+            // Listening is awaited, or this user has no watches left.
+            _ => false,
+        };
+        if !told {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 }
 
@@ -198,7 +206,9 @@ fn short_id(vm_id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt as _;
     use proptest::prelude::*;
+    use std::pin::pin;
 
     #[test]
     fn a_long_path_is_shortened_by_rule() {
@@ -212,6 +222,24 @@ mod tests {
         let stem = long.api.file_stem().unwrap().to_str().unwrap();
         assert_eq!(stem.len(), 24 + 1 + 12);
         assert!(stem.starts_with(&id[..24]));
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_open_once_somebody_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().canonicalize().unwrap().join("s");
+        let mut opened = pin!(until_open(&socket));
+        assert!(opened.as_mut().now_or_never().is_none());
+        // Another file, and one of the name that nobody listens at, are not it.
+        fs::write(dir.path().join("other"), b"").unwrap();
+        assert!(opened.as_mut().now_or_never().is_none());
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        assert!(opened.as_mut().now_or_never().is_none());
+        fs::remove_file(&socket).unwrap();
+        let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        opened.await;
+        // One that is there already.
+        until_open(&socket).await;
     }
 
     #[test]

@@ -25,6 +25,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -36,7 +37,7 @@ pub use limits::{Device, IoLimits, Limits};
 
 /// How long killed processes may take to leave a group.
 const EMPTY_LIMIT: Duration = Duration::from_secs(10);
-/// Pause between two looks at it: version 1 has no event for it.
+/// Pause between two looks at a group of version 1, which has no event for it.
 const EMPTY_PAUSE: Duration = Duration::from_millis(5);
 /// Where an agent of version 2 lives in a group that was handed to it.
 const LEAF: &str = "agent";
@@ -143,8 +144,9 @@ impl Cgroups {
     /// A group cannot be made or a limit not be set.
     pub fn make(&self, vm_id: &str, limits: &Limits) -> Result<Group, CgroupError> {
         let group = self.group(vm_id);
-        let disk = self.disk.filter(|_| limits.io.any());
         for (tree, dir) in self.trees.iter().zip(&group.dirs) {
+            // A disk without limits is left alone, unless an agent with other settings has set some.
+            let disk = self.disk.filter(|_| limits.io.any() || dir.exists());
             fs::create_dir_all(dir).map_err(failed("make", dir))?;
             for controller in &tree.controllers {
                 for (file, value) in limits.settings(tree.version, *controller, disk) {
@@ -333,15 +335,49 @@ impl Group {
     pub fn remove(&self) -> Result<(), CgroupError> {
         let until = Instant::now() + EMPTY_LIMIT;
         for dir in &self.dirs {
+            // Opened before the first look, so that no change is missed.
+            let events = Events::of(dir);
             while let Err(error) = remove_empty(dir) {
-                if Instant::now() > until {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
                     return Err(failed("remove", dir)(error));
                 }
                 kill(dir);
-                std::thread::sleep(EMPTY_PAUSE);
+                match &events {
+                    Some(events) if events.is_populated() => events.wait(left),
+                    _ => std::thread::sleep(EMPTY_PAUSE.min(left)),
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// What a group of version 2 tells of itself.
+#[derive(Debug)]
+struct Events(fs::File);
+
+impl Events {
+    /// `None` in version 1.
+    fn of(dir: &Path) -> Option<Self> {
+        fs::File::open(dir.join("cgroup.events")).ok().map(Self)
+    }
+
+    /// Whether processes are in it. A change from here on ends [`Self::wait`].
+    fn is_populated(&self) -> bool {
+        let mut text = [0; 128];
+        let read = rustix::io::pread(&self.0, &mut text, 0);
+        let said = &text[..read.unwrap_or(0)];
+        said.split(|byte| *byte == b'\n')
+            .any(|line| line == b"populated 1")
+    }
+
+    /// Returns after the next change, or `limit`.
+    fn wait(&self, limit: Duration) {
+        let mut change = [PollFd::new(&self.0, PollFlags::PRI)];
+        let limit = Timespec::try_from(limit).ok();
+        // Interrupted or not, the caller looks again.
+        let _changed = poll(&mut change, limit.as_ref());
     }
 }
 
@@ -352,7 +388,11 @@ fn remove_empty(dir: &Path) -> io::Result<()> {
     }
 }
 
+/// Kills everything in a group. Version 2 does it in one, which no fork escapes.
 fn kill(dir: &Path) {
+    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
     for pid in processes(dir).into_iter().filter_map(Pid::from_raw) {
         // One that has ended meanwhile has left by itself.
         let _ended = kill_process(pid, Signal::KILL);

@@ -77,6 +77,51 @@ async fn a_process_is_born_limited_and_its_group_goes_with_all_that_is_in_it() {
     groups.leave();
 }
 
+/// Version 2 is mounted beside version 1 on many hosts, without controllers.
+#[tokio::test]
+async fn a_group_of_version_two_tells_when_it_is_empty() {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let Some(at) = mount.and_then(|line| line.split(' ').nth(4)) else {
+        skip("there are no control groups of version 2");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let name = name_of("test", dir.path());
+    let group = Group {
+        dirs: vec![Path::new(at).join(name)],
+    };
+    if fs::create_dir(&group.dirs[0]).is_err() {
+        skip("this process may make no control groups");
+        return;
+    }
+    let events = Events::of(&group.dirs[0]).unwrap();
+    assert!(!events.is_populated());
+    let log = dir.path().join("log");
+    let start = || {
+        let mut command = Command::new("sh");
+        let forks = "for n in $(seq 50); do setsid sleep 600 & done; echo up; wait";
+        command.args(["-c", forks]);
+        spawn_detached(&mut command, &log, &group).unwrap()
+    };
+    let id = start();
+    while !fs::read_to_string(&log).unwrap().contains("up") {
+        tokio::time::sleep(EMPTY_PAUSE).await;
+    }
+    assert!(events.is_populated());
+    kill(&group.dirs[0]);
+    while events.is_populated() {
+        events.wait(EMPTY_LIMIT);
+    }
+    assert!(processes(&group.dirs[0]).is_empty());
+    gone(id).await;
+    // And the same by the way that agents go, while it still forks.
+    let id = start();
+    group.remove().unwrap();
+    gone(id).await;
+    assert!(!group.dirs[0].exists());
+}
+
 #[tokio::test]
 async fn limits_hold() {
     let dir = tempfile::tempdir().unwrap();

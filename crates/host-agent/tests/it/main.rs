@@ -14,6 +14,10 @@ mod gpus;
 #[cfg(test)]
 mod guests;
 #[cfg(test)]
+mod jailed;
+#[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod machine;
 #[cfg(test)]
 mod snapshots;

@@ -52,7 +52,7 @@ async fn restore(agent: &Agent, vm: &str, snapshot: &Snapshot) {
 const SUM: &str = "cd /srv && find . -type f | sort | xargs sha256sum | sha256sum";
 
 /// Writes without any sync, takes a snapshot, ruins everything, kills the agent, goes back.
-async fn cycle(agent: &mut Agent, number: usize, live: bool) {
+pub(crate) async fn cycle(agent: &mut Agent, number: usize, live: bool) {
     let write = format!(
         "mkdir -p /srv/d{number} && head -c 1500000 /dev/urandom > /srv/d{number}/new \
          && head -c 70000 /dev/urandom >> /srv/log && : > /srv/empty{number}"
@@ -153,7 +153,7 @@ async fn killed_midway(agent: &mut Agent) {
 }
 
 /// Processes, open files and what is only in memory go on where they were; the clock does not.
-async fn goes_on(agent: &mut Agent) {
+pub(crate) async fn goes_on(agent: &mut Agent) {
     let start = "exec 7>/srv/open; echo memory > /run/kept; \
                  setsid bash -c 'i=0; while :; do i=$((i+1)); echo $i > /run/count; \
                  echo $i >&7; sleep 0.1; done' >/dev/null 2>&1 < /dev/null & echo $!";
@@ -187,7 +187,7 @@ async fn goes_on(agent: &mut Agent) {
 }
 
 /// A fork is somebody else with the same files.
-async fn forks(agent: &Agent) {
+pub(crate) async fn forks(agent: &Agent) {
     let taken = take(agent, "a", false).await;
     let request = ForkRequest {
         snapshot_id: taken.snapshot_id.clone(),

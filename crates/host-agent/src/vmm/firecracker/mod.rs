@@ -222,7 +222,8 @@ impl Vmm for Firecracker {
         from: &Files,
     ) -> Result<(), VmmError> {
         let (mut vmstate, mut memory) = (from.vmstate(), from.memory());
-        if let Some(jail) = self.jail(spec) {
+        let jail = self.jail(spec);
+        if let Some(jail) = &jail {
             self.parts(spec)?;
             let lend = |file: &Path, name| {
                 let lent = jail.lend(file, name, Right::Read);
@@ -237,7 +238,14 @@ impl Vmm for Firecracker {
         });
         let path = "/snapshot/load";
         let load = api::put_within(&spec.sockets.api, path, &body, self.memory_limit);
-        unless_ended(spec, process, load).await?;
+        let loaded = unless_ended(spec, process, load).await;
+        if let Some(jail) = &jail {
+            // It has them open. Their names would keep a deleted snapshot's space taken.
+            for name in ["vmstate", "mem"] {
+                jail.give_back(name);
+            }
+        }
+        loaded?;
         private(&spec.sockets.channel);
         Ok(())
     }

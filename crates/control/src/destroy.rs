@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, OperationKind, State, Trigger};
+use fuse_redact::Redactor;
 use fuse_store::{Change, Guarded, OperationChange, Removal, StoreError, TaskChange};
 
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
     control::OPERATION_TTL,
     error::{Missing, chain},
     provider::{LookupError, ProviderError},
-    redact::Redactor,
 };
 
 /// Text of a task whose environment was destroyed on request.

@@ -13,9 +13,10 @@ use std::{
 };
 
 use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, Health, State};
+use fuse_redact::Redactor;
 use tokio::task::AbortHandle;
 
-use crate::{Control, error::chain, exec::Command, redact::Redactor};
+use crate::{Control, error::chain, exec::Command};
 
 /// How long a guest may keep the question; the call itself may take a little longer.
 const QUESTION: Duration = Duration::from_secs(60);

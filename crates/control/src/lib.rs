@@ -35,7 +35,6 @@ mod operation;
 mod provider;
 mod reconcile;
 mod records;
-mod redact;
 mod rotate;
 mod settings;
 mod snapshot;

@@ -4,6 +4,7 @@
 use std::{collections::VecDeque, io, time::Duration};
 
 use fuse_model::{EnvironmentId, LogTail, State, TaskId, TaskLog};
+use fuse_redact::Flow;
 use fuse_store::EventWatch;
 use fuse_wire_host::{HostError, LogSource as HostSource, LogStream};
 
@@ -12,7 +13,6 @@ use crate::{
     create::Phase,
     error::{Missing, chain},
     provider::ProviderError,
-    redact::Flow,
 };
 
 /// Least time between two looks of a follower at what a startup script has written. It is woken by

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, OperationKind, State};
+use fuse_redact::Redactor;
 use fuse_store::{Change, Guarded, OperationChange, SecretMap, StoreError};
 
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
     error::Missing,
     exec::Command,
     guest::{CredentialError, Credentials},
-    redact::Redactor,
 };
 
 /// How a use case words that the environment is in another state than `running`.

@@ -196,6 +196,34 @@ fn a_failed_step_ends_with_its_output_and_the_command_that_shows_it() {
 }
 
 #[test]
+fn a_secret_that_a_step_prints_is_not_shown() {
+    let server = Fake::start(|seen| match seen.line.as_str() {
+        EXEC => {
+            // In two pieces, and on the other stream in between.
+            let said = printed("stdout", "login with hunter2h")
+                + &printed("stderr", "trying\n")
+                + &printed("stdout", "unter2 refused\n")
+                + &exit(1);
+            Some(crate::fake::stream(said))
+        }
+        line => rest(line),
+    });
+    let user = user(&server).with("TOKEN", "hunter2hunter2");
+    for more in [
+        &["--secret-env", "TOKEN"][..],
+        &["--secret-env", "TOKEN", "-o", "json"],
+    ] {
+        let run = user.run(&[&["build"], more].concat()).exits(1);
+        assert!(!run.stderr.contains("hunter2"), "{}", run.stderr);
+        let said = run.stderr.contains("[REDACTED] refused");
+        assert!(said, "{}", run.stderr);
+    }
+    if let Some(run) = user.run_on_terminal(&["build", "--secret-env", "TOKEN"]) {
+        assert!(!run.stdout.contains("hunter2"), "{}", run.stdout);
+    }
+}
+
+#[test]
 fn a_stream_that_breaks_off_is_told() {
     let server = Fake::start(|seen| match seen.line.as_str() {
         EXEC => Some(crate::fake::stream(printed("stdout", "cc a.c\n"))),

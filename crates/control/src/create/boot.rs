@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fuse_model::{Endpoint, Environment, TaskLog, TaskOutput};
+use fuse_redact::Redactor;
 use fuse_wire_api::{CheckedCreate, Expose};
 use fuse_wire_host::{StartAgentRequest, start_agent};
 
@@ -19,7 +20,6 @@ use crate::{
     Control, Settings,
     guest::{self, Credentials, FileSources},
     provider::{FoundVm, NewVm, Provider, upload_request},
-    redact::Redactor,
 };
 
 /// What a boot needs.

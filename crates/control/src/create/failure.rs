@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fuse_model::{EnvironmentId, ErrorKind};
+use fuse_redact::Redactor;
 use fuse_wire_host::HostError;
 
 use crate::{
     error::chain,
     guest::CredentialError,
     provider::{LookupError, ProviderError},
-    redact::Redactor,
 };
 
 /// Exit status that a compiled script reserves for its build phase.

@@ -10,6 +10,7 @@ use fuse_model::{
     AuditEntry, AuditKind, Environment, EnvironmentId, EnvironmentSpec, Host, OperationKind,
     Redacted, Snapshot, SnapshotId, SnapshotKind, SnapshotState, State, TaskId,
 };
+use fuse_redact::Redactor;
 use fuse_store::{IdempotentKey, Inserted, NewEnvironment, SecretMap};
 use fuse_wire_api::{CreateSnapshot, ForkEnvironment, Manifest, TaskPlacement};
 use rand::Rng as _;
@@ -27,7 +28,6 @@ use crate::{
     fail_point::effect,
     guest::{self, Credentials, FileSources},
     provider::{FoundVm, NewVm, Provider, ProviderError, upload_request},
-    redact::Redactor,
     snapshot::{LINEAGE, check_gpus, check_ready, default_tenant},
 };
 

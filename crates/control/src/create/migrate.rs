@@ -18,6 +18,7 @@ use fuse_model::{
     TaskId,
 };
 use fuse_planner::{PlacementError, place};
+use fuse_redact::Redactor;
 use fuse_store::{
     Change, Guarded, Inserted, MovedEnvironment, NewEnvironment, OperationChange, Page, SecretMap,
     SnapshotFilter,
@@ -41,7 +42,6 @@ use crate::{
     error::{Missing, PlacementRefusal, chain},
     operation::not_running,
     provider::{NewVm, ProviderError},
-    redact::Redactor,
     snapshot::{check_gpus, default_tenant},
 };
 

@@ -29,6 +29,7 @@ mod services;
 mod steps;
 
 use fuse_model::{Environment, OperationKind, Redacted, State, Trigger};
+use fuse_redact::Redactor;
 use fuse_store::{Change, Guarded, OperationChange, Removal, SecretMap, TaskChange};
 use fuse_wire_api::CheckedCreate;
 use tokio::sync::oneshot;
@@ -52,7 +53,6 @@ use self::{
 use crate::{
     Control, Error,
     audit::{self, Reason},
-    redact::Redactor,
 };
 
 /// An accepted create that goes on whether or not anybody waits for it.

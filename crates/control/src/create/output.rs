@@ -3,7 +3,7 @@
 
 use fuse_model::{LogTail, TaskLog, TaskOutput};
 
-use crate::redact::{MAX_HELD, Pattern, Redactor};
+use fuse_redact::{MAX_HELD, Pattern, Redactor};
 
 /// Most of each phase, and of each stream, that is kept (bytes).
 const KEPT: usize = 256 * 1024;

@@ -9,11 +9,12 @@ use std::{
 };
 
 use fuse_model::{Environment, EnvironmentId, TaskFailure, TaskId};
+use fuse_redact::Redactor;
 use fuse_wire_api::{StepTiming, TaskFailure as Report, TaskPlacement};
 use fuse_wire_host::{CreateTimings, LogSource};
 
 use super::failure::BootError;
-use crate::{Control, error::chain, provider::Provider, redact::Redactor};
+use crate::{Control, error::chain, provider::Provider};
 
 /// How long it is kept.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use fuse_model::{
     AuditEntry, AuditKind, HostId, Snapshot, SnapshotId, SnapshotKind, SnapshotState as S,
 };
+use fuse_redact::Redactor;
 use fuse_store::{Holder, SnapshotChange};
 use fuse_wire_host::grant::MintError;
 use fuse_wire_host::{Artifact, HostError, Pull, PullAnswer, PullRequest, PullState};
@@ -19,7 +20,6 @@ use crate::{
     Control, Error,
     error::chain,
     provider::{Provider, ProviderError},
-    redact::Redactor,
 };
 
 /// Pause before the first question how far a pull is; each is twice the one before.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fuse_model::{AuditEntry, AuditKind, EnvironmentId, Snapshot, SnapshotId, SnapshotState as S};
+use fuse_redact::Redactor;
 use fuse_store::SnapshotChange;
 use fuse_wire_host::{HostError, text};
 
@@ -11,7 +12,6 @@ use crate::{
     Control, Error,
     error::{Missing, chain},
     provider::{Provider, ProviderError},
-    redact::Redactor,
 };
 
 /// Name of the records that say what a fork was made of; no host has bytes of them.

@@ -12,6 +12,7 @@ use clap::Args;
 use fuse_client::{Client, Created};
 use fuse_fusefile::layers::Plan;
 use fuse_fusefile::{Compiled, Start};
+use fuse_redact::Redactor;
 use fuse_wire_api::{CreateEnvironment, Snapshot, Spec};
 
 use self::steps::Builder;
@@ -111,6 +112,8 @@ struct Build<'a> {
     history: String,
     keep: bool,
     commands: Vec<String>,
+    /// Of the secrets' values, which steps may print.
+    redactor: Redactor,
 }
 
 /// Builds and prints the id.
@@ -149,6 +152,7 @@ pub(crate) async fn run(app: &App, args: BuildArgs) -> Result<(), CliError> {
         history,
         keep: args.keep,
         commands: loaded.commands(),
+        redactor: Redactor::new(values.values().map(String::as_str)),
     };
     let body = build.body(values.clone(), &copied)?;
     let built = build.run(&body).await;

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fuse_fusefile::layers::Recipe;
-use fuse_wire_api::{CreateSnapshot, ExecFrame, ExecRequest, Output, Snapshot};
+use fuse_redact::Flow;
+use fuse_wire_api::{CreateSnapshot, ExecFrame, ExecRequest, Snapshot};
 
 use super::{Build, Error, MODE};
 use crate::commands::{by_hand, cache};
@@ -28,7 +29,7 @@ pub(super) struct Builder<'a> {
 struct Ended {
     code: i32,
     timed_out: bool,
-    printed: Vec<u8>,
+    printed: String,
 }
 
 impl<'a> Builder<'a> {
@@ -108,7 +109,7 @@ impl<'a> Builder<'a> {
         let ended = self.exec(script, &phase).await?;
         let mut can_be_read = true;
         if ended.code != 0 {
-            can_be_read = self.view.reveal(&ended.printed)?;
+            can_be_read = self.view.reveal(ended.printed.as_bytes())?;
         }
         // Which of several steps failed, the shell does not say.
         if ended.code == 0 || range.len() == 1 {
@@ -139,19 +140,20 @@ impl<'a> Builder<'a> {
             ..ExecRequest::default()
         };
         let mut stream = self.build.client.exec_stream(self.id, &request).await?;
-        let mut printed = Vec::new();
+        let mut printed = String::new();
+        let flow = || Flow::new(self.build.redactor.clone());
+        let (mut stdout, mut stderr) = (flow(), flow());
         while let Some(frame) = stream.next().await? {
             match frame {
-                ExecFrame::Stdout { data: Output(data) }
-                | ExecFrame::Stderr { data: Output(data) } => {
-                    self.view.printed(&data)?;
-                    keep(&mut printed, &data);
-                }
+                ExecFrame::Stdout { data } => self.show(&stdout.push(&data.0), &mut printed)?,
+                ExecFrame::Stderr { data } => self.show(&stderr.push(&data.0), &mut printed)?,
                 ExecFrame::Exit {
                     exit_code,
                     timed_out,
                     ..
                 } => {
+                    self.show(&stdout.finish(), &mut printed)?;
+                    self.show(&stderr.finish(), &mut printed)?;
                     return Ok(Ended {
                         code: exit_code,
                         timed_out,
@@ -164,6 +166,12 @@ impl<'a> Builder<'a> {
         }
         let phase = phase.to_owned();
         Err(Error::Lost { phase }.into())
+    }
+
+    /// Shows what was printed, and keeps it.
+    fn show(&mut self, text: &str, printed: &mut String) -> Result<(), CliError> {
+        keep(printed, text);
+        self.view.printed(text.as_bytes())
     }
 
     /// What a live view says while these steps run.
@@ -203,7 +211,7 @@ impl<'a> Builder<'a> {
             .unwrap_or_else(|| format!("fuse environment shell {id}"));
         let printed = match can_be_read {
             true => String::new(),
-            false => tail(&String::from_utf8_lossy(&ended.printed)).to_owned(),
+            false => tail(&ended.printed).to_owned(),
         };
         Error::Step {
             phase,
@@ -215,11 +223,15 @@ impl<'a> Builder<'a> {
 }
 
 /// Adds to what is kept; of what is too long, the end.
-fn keep(kept: &mut Vec<u8>, piece: &[u8]) {
-    kept.extend_from_slice(piece);
-    // Not at every piece: moving the rest costs as much as it is long.
+fn keep(kept: &mut String, text: &str) {
+    kept.push_str(text);
+    // Not for every piece: moving the rest costs as much as it is long.
     if kept.len() > 2 * KEPT {
-        kept.drain(..kept.len() - KEPT);
+        let mut start = kept.len() - KEPT;
+        while !kept.is_char_boundary(start) {
+            start += 1;
+        }
+        kept.drain(..start);
     }
 }
 
@@ -233,15 +245,15 @@ mod tests {
 
     #[test]
     fn the_end_of_a_long_output_is_kept() {
-        let mut kept = Vec::new();
+        let mut kept = String::new();
         for n in 0_u32..200_000 {
-            keep(&mut kept, format!("{n}\n").as_bytes());
+            keep(&mut kept, &format!("{n}\n"));
         }
         assert!(
             kept.len() <= 2 * KEPT && kept.len() >= KEPT,
             "{}",
             kept.len()
         );
-        assert!(kept.ends_with(b"199998\n199999\n"));
+        assert!(kept.ends_with("199998\n199999\n"));
     }
 }

@@ -1,18 +1,19 @@
-//! Takes secret values out of texts before they are logged, stored, published or
-//! returned.
+//! Takes secret values out of texts before they are logged, stored, published, returned or shown.
+//!
+//! Used on both sides: the control plane cleans what it keeps, the CLI what a build prints. Pure.
 
 /// Values shorter than this are left alone: they would match by chance.
 const MIN_SECRET_BYTES: usize = 8;
 /// Output of which this much is not settled is settled as it is: only a value that
 /// repeats itself for as long comes to it.
-pub(crate) const MAX_HELD: usize = 1024 * 1024;
+pub const MAX_HELD: usize = 1024 * 1024;
 /// What stands in the place of a secret.
 const MARK: &str = "[REDACTED]";
 
 /// The secret values of one request, longest first, so that a value that contains
 /// another one goes as a whole.
 #[derive(Clone, Default)]
-pub(crate) struct Redactor {
+pub struct Redactor {
     values: Vec<String>,
 }
 
@@ -26,7 +27,8 @@ impl std::fmt::Debug for Redactor {
 
 impl Redactor {
     /// Remembers every value of 8 bytes or more.
-    pub(crate) fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
+    #[must_use]
+    pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<String> = values
             .into_iter()
             .filter(|value| value.len() >= MIN_SECRET_BYTES)
@@ -40,7 +42,7 @@ impl Redactor {
     /// The text without any of the values. NUL, which a database does not take in a
     /// text, is replaced too.
     #[must_use]
-    pub(crate) fn clean(&self, text: &str) -> String {
+    pub fn clean(&self, text: &str) -> String {
         let mut clean = text.replace('\0', "\u{fffd}");
         for value in &self.values {
             if clean.contains(value.as_str()) {
@@ -52,7 +54,7 @@ impl Redactor {
 
     /// As [`Redactor::clean`], cut after `max` bytes.
     #[must_use]
-    pub(crate) fn clean_head(&self, text: &str, max: usize) -> String {
+    pub fn clean_head(&self, text: &str, max: usize) -> String {
         let mut clean = self.clean(text);
         let mut end = clean.len().min(max);
         while !clean.is_char_boundary(end) {
@@ -65,7 +67,7 @@ impl Redactor {
     /// How much of the begin of some output is settled: what follows is a character, or a
     /// value, that has perhaps only begun.
     #[must_use]
-    pub(crate) fn settled(&self, output: &[u8]) -> usize {
+    pub fn settled(&self, output: &[u8]) -> usize {
         let held = |value: &String| Pattern::of(value.as_bytes()).begun(output);
         let mut cut = output.len() - self.values.iter().map(held).max().unwrap_or(0);
         if let Err(e) = std::str::from_utf8(&output[..cut])
@@ -91,7 +93,7 @@ impl Redactor {
     /// The last `max` bytes of some output as clean text; invalid UTF-8 is replaced.
     /// Cleaned before it is cut, so that a cut cannot leave half a secret behind.
     #[must_use]
-    pub(crate) fn clean_tail(&self, output: &[u8], max: usize) -> String {
+    pub fn clean_tail(&self, output: &[u8], max: usize) -> String {
         let clean = self.clean(&String::from_utf8_lossy(output));
         let mut start = clean.len().saturating_sub(max);
         while !clean.is_char_boundary(start) {
@@ -104,14 +106,15 @@ impl Redactor {
 /// A text to look for (Knuth, Morris and Pratt): both sides are somebody else's, so no
 /// worse than linear.
 #[derive(Debug)]
-pub(crate) struct Pattern<'a> {
+pub struct Pattern<'a> {
     value: &'a [u8],
     fallback: Vec<usize>,
 }
 
 impl<'a> Pattern<'a> {
-    /// `value` must not be empty.
-    pub(crate) fn of(value: &'a [u8]) -> Self {
+    /// An empty `value` is found nowhere.
+    #[must_use]
+    pub fn of(value: &'a [u8]) -> Self {
         let mut pattern = Self {
             value,
             fallback: vec![0; value.len()],
@@ -133,14 +136,16 @@ impl<'a> Pattern<'a> {
     }
 
     /// Length of the longest end of `text` that it begins with, short of the whole.
-    pub(crate) fn begun(&self, text: &[u8]) -> usize {
-        let last = self.value.len() - 1;
+    #[must_use]
+    pub fn begun(&self, text: &[u8]) -> usize {
+        let last = self.value.len().saturating_sub(1);
         let end = &text[text.len().saturating_sub(last)..];
         end.iter().fold(0, |at, byte| self.step(at, *byte))
     }
 
     /// Where it is first.
-    pub(crate) fn find(&self, text: &[u8]) -> Option<usize> {
+    #[must_use]
+    pub fn find(&self, text: &[u8]) -> Option<usize> {
         let mut at = 0;
         for (index, byte) in text.iter().enumerate() {
             at = self.step(at, *byte);
@@ -155,13 +160,15 @@ impl<'a> Pattern<'a> {
 /// Output that comes in pieces, made clean piece by piece: a value that two pieces share
 /// is taken out like any other.
 #[derive(Debug)]
-pub(crate) struct Flow {
+pub struct Flow {
     redactor: Redactor,
     held: Vec<u8>,
 }
 
 impl Flow {
-    pub(crate) fn new(redactor: Redactor) -> Self {
+    /// Of output in which these values may be.
+    #[must_use]
+    pub fn new(redactor: Redactor) -> Self {
         Self {
             redactor,
             held: Vec::new(),
@@ -170,7 +177,7 @@ impl Flow {
 
     /// Takes a piece; answers with what is settled by now.
     #[must_use]
-    pub(crate) fn push(&mut self, piece: &[u8]) -> String {
+    pub fn push(&mut self, piece: &[u8]) -> String {
         self.held.extend_from_slice(piece);
         let settled = match self.held.len() {
             0..MAX_HELD => self.redactor.settled(&self.held),
@@ -181,7 +188,7 @@ impl Flow {
 
     /// What is left at the end.
     #[must_use]
-    pub(crate) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         self.take(self.held.len())
     }
 

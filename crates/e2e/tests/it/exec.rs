@@ -20,6 +20,7 @@ pub(crate) async fn bytes_streams_statuses_and_limits(suite: Suite) -> Result<()
     tokio::try_join!(side_by_side(&guest), refusals(stack, &guest))?;
     cli(stack, &guest).await?;
     streamed(stack, &guest).await?;
+    long_bodies(stack, &guest).await?;
     // A running exec does not hold up the destroy, and ends with the guest instead of hanging.
     let record = stack.record(&guest.id)?;
     let (long, destroyed) = tokio::join!(guest.exec(&["sleep", "300"], 300_000), async {
@@ -323,4 +324,35 @@ async fn streamed(stack: &fuse_testkit::Stack, guest: &Guest) -> Result<()> {
         .ok("while grep -qz '^4325$' /proc/[0-9]*/cmdline; do :; done")
         .await
         .map(drop)
+}
+
+/// Commands as long as a request may be arrive whole, in both forms; longer ones are refused.
+async fn long_bodies(stack: &fuse_testkit::Stack, guest: &Guest) -> Result<()> {
+    let words: Vec<String> = ('a'..='i').map(|c| c.to_string().repeat(100_000)).collect();
+    let sum = hex::encode(Sha256::digest(words.concat()));
+    let mut cmd = vec!["sh", "-c", "printf %s \"$@\" | sha256sum", "sh"];
+    cmd.extend(words.iter().map(String::as_str));
+    let told = guest.exec(&cmd, 60_000).await?.out();
+    ensure!(told.starts_with(&sum), "{told} is not {sum}");
+    let fuse = stack.fuse("exec-long").await?;
+    let args = [&["env", "exec", &guest.id, "--"], &cmd[..]].concat();
+    let told = fuse.ok(&args).await?.stdout;
+    ensure!(told.starts_with(&sum), "streamed: {told} is not {sum}");
+    // A word that no process can have, and a request that no server takes.
+    let long = "x".repeat(200_000);
+    let got = guest.exec(&["true", &long], 60_000).await;
+    let said = match got {
+        Ok(answer) => format!("{} {}", answer.exit_code, answer.err()),
+        Err(error) => format!("{error:#}"),
+    };
+    ensure!(
+        said.to_lowercase().contains("argument list too long"),
+        "{said}"
+    );
+    let body = json!({"cmd": ["true", long.repeat(6)]});
+    let path = format!("/v1/environments/{}?action=exec", guest.id);
+    let reply = stack.api()?.post(&path, &body).await?.expect(413)?;
+    let (code, message) = reply.error()?;
+    ensure!(message.contains("1048576"), "{code}: {message}");
+    Ok(())
 }

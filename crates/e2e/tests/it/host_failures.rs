@@ -17,7 +17,7 @@ const REFUSAL_DEADLINE: Duration = Duration::from_secs(15);
 /// The agent's file system has no room for another VM: refused before the guest is harmed, nothing left.
 pub(crate) async fn disk_is_full(_: Suite) -> Result<()> {
     let slot = Slot::claim()?;
-    let fc_dir = small_file_system(&slot)?;
+    let fc_dir = small_file_system(&slot, &[])?;
     let options = StackOptions {
         fc_dir: Some(fc_dir.clone()),
         ..StackOptions::default()
@@ -270,12 +270,12 @@ fn outcome(command: &mut Command, env: &[(String, String)]) -> Result<String> {
 }
 
 /// An ext4 of 5 GiB (a sparse file) in the slot's directory, mounted; the teardown unmounts it.
-fn small_file_system(slot: &Slot) -> Result<PathBuf> {
+pub(crate) fn small_file_system(slot: &Slot, mkfs: &[&str]) -> Result<PathBuf> {
     std::fs::create_dir_all(slot.dir())?;
     let (file, point) = (slot.dir().join("small.img"), slot.dir().join("small"));
     std::fs::create_dir_all(&point)?;
     std::fs::File::create(&file)?.set_len(5 << 30)?;
-    run(Command::new("mkfs.ext4").arg("-q").arg(&file))?;
+    run(Command::new("mkfs.ext4").arg("-q").args(mkfs).arg(&file))?;
     run(Command::new("mount")
         .args(["-o", "loop"])
         .arg(&file)
@@ -289,7 +289,7 @@ fn fill(dir: &Path) -> Result<()> {
     run(Command::new("fallocate").args(["-l", "4500M"]).arg(&filler))
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let output = command
         .output()
         .with_context(|| format!("start {command:?}"))?;

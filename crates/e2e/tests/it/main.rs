@@ -11,11 +11,13 @@ mod examples;
 mod exec;
 mod failing;
 mod fleet;
+mod full_disk;
 mod gpus;
 mod health;
 mod hello;
 mod host_failures;
 mod layers;
+mod layers_elsewhere;
 mod lifecycle;
 mod local;
 mod machine;
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = [with_variants, trials, refusals].into_iter();
+    let trials = [with_variants, trials, layers, refusals].into_iter();
     let trials = trials.flat_map(|of| of(&suite)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let clean = suite.teardown();
@@ -76,10 +78,6 @@ fn trials(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "restarts::everything_survives_kill_9",
             restarts::everything_survives_kill_9,
-        ),
-        suite.trial(
-            "layers::built_once_found_again",
-            layers::built_once_found_again,
         ),
         suite.trial("examples::offline_ones_run", examples::offline_ones_run),
         suite.trial(
@@ -153,9 +151,35 @@ fn trials(suite: &Suite) -> Vec<Trial> {
     ]
 }
 
+/// The layer cache.
+fn layers(suite: &Suite) -> Vec<Trial> {
+    vec![
+        suite.trial(
+            "layers::built_once_found_again",
+            layers::built_once_found_again,
+        ),
+        suite.trial(
+            "layers_elsewhere::on_another_host",
+            layers_elsewhere::on_another_host,
+        ),
+        suite.trial(
+            "layers_elsewhere::not_for_another_tenant",
+            layers_elsewhere::not_for_another_tenant,
+        ),
+        suite.trial(
+            "layers_elsewhere::not_on_another_architecture",
+            layers_elsewhere::not_on_another_architecture,
+        ),
+    ]
+}
+
 /// What ends with a message instead of an environment.
 fn refusals(suite: &Suite) -> Vec<Trial> {
     vec![
+        suite.trial(
+            "full_disk::in_the_middle_of_a_snapshot",
+            full_disk::in_the_middle_of_a_snapshot,
+        ),
         suite.trial("host_failures::disk_is_full", host_failures::disk_is_full),
         suite.trial(
             "host_failures::second_instances_and_ports_in_use",

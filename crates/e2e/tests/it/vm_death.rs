@@ -1,11 +1,11 @@
 //! A VM that ends by itself: callers are told, nobody hangs, and the environment can be removed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fuse_testkit::{Guest, Stack, VmRecord, until};
 
-use crate::suite::Suite;
+use crate::suite::{Suite, say};
 
 /// How long a call into a dead guest may take to fail.
 const FAIL_DEADLINE: Duration = Duration::from_secs(20);
@@ -21,7 +21,7 @@ pub(crate) async fn guest_powers_itself_off(suite: Suite) -> Result<()> {
     let _either = guest
         .sh("poweroff -f || reboot -f || echo o > /proc/sysrq-trigger")
         .await;
-    ended(stack, &guest, &record).await
+    ended_with_its_vm(stack, &guest, &record).await
 }
 
 /// The VMM dies while a command runs: the call fails soon, and does not wait for its own timeout.
@@ -41,23 +41,42 @@ pub(crate) async fn vmm_is_killed_during_an_exec(suite: Suite) -> Result<()> {
         "301",
     ];
     let (long, streamed, killed) = tokio::join!(
-        tokio::time::timeout(FAIL_DEADLINE, guest.exec(&["sleep", "300"], 300_000)),
-        tokio::time::timeout(FAIL_DEADLINE, fuse.run(&streamed)),
+        until_its_end(guest.exec(&["sleep", "300"], 300_000)),
+        until_its_end(fuse.run(&streamed)),
         async {
             for seconds in [300, 301] {
                 let started =
                     format!("until grep -qz '^{seconds}$' /proc/[0-9]*/cmdline; do :; done");
                 guest.ok(&started).await?;
             }
-            kill_vmm(&record)
+            kill_vmm(&record)?;
+            anyhow::Ok(Instant::now())
         }
     );
-    killed?;
-    let long = long.context("the exec hung after its VM had died")?;
-    ensure!(long.is_err(), "an exec in a dead guest answered {long:?}");
-    let streamed = streamed.context("the streamed exec hung after its VM had died")??;
-    streamed.expect(1)?.says("vm not running: ")?;
-    ended(stack, &guest, &record).await
+    let killed = killed?;
+    let (long, ended) = long.context("the exec hung after its VM had died")?;
+    say(&format!(
+        "the buffered exec ended {:.1?} after its VM",
+        ended - killed
+    ));
+    let error = match long {
+        Ok(answer) => bail!("an exec in a dead guest answered {answer:?}"),
+        Err(error) => format!("{error:#}"),
+    };
+    ensure!(error.contains("vm not running: "), "{error}");
+    let (streamed, ended) = streamed.context("the streamed exec hung after its VM had died")?;
+    say(&format!(
+        "the streamed exec ended {:.1?} after its VM",
+        ended - killed
+    ));
+    streamed?.expect(1)?.says("vm not running: ")?;
+    ended_with_its_vm(stack, &guest, &record).await
+}
+
+/// What it came to, and when.
+async fn until_its_end<T>(call: impl Future<Output = T>) -> Result<(T, Instant)> {
+    let came_to = tokio::time::timeout(FAIL_DEADLINE, call).await?;
+    Ok((came_to, Instant::now()))
 }
 
 fn kill_vmm(record: &VmRecord) -> Result<()> {
@@ -69,7 +88,7 @@ fn kill_vmm(record: &VmRecord) -> Result<()> {
 }
 
 /// The end of the VM shows: calls fail at once, the environment leaves `running`, and destroying leaves nothing.
-async fn ended(stack: &Stack, guest: &Guest, record: &VmRecord) -> Result<()> {
+async fn ended_with_its_vm(stack: &Stack, guest: &Guest, record: &VmRecord) -> Result<()> {
     let path = format!("/v1/environments/{}", guest.id);
     let api = stack.api()?;
     until(

@@ -151,6 +151,15 @@ impl FakeAgent {
         self.state.lock().capacity = Some(capacity);
     }
 
+    /// Says that the host is of this architecture, and otherwise the usual.
+    pub fn has_arch(&self, arch: &str) {
+        let usual = routes::usual();
+        self.has(Capacity {
+            arch: arch.to_owned(),
+            ..usual
+        });
+    }
+
     /// What a VM was made from.
     #[must_use]
     pub fn request(&self, name: &str) -> Option<CreateVmRequest> {

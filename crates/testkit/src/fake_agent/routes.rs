@@ -76,16 +76,21 @@ async fn authenticate(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-async fn capacity(Shared(state): Agent) -> Answer {
-    state.enter(Step::Capacity, "").await?;
-    let inner = state.lock();
-    let capacity = inner.capacity.clone().unwrap_or_else(|| Capacity {
+/// What the host has unless a test says otherwise.
+pub(super) fn usual() -> Capacity {
+    Capacity {
         cpus: 16,
         ram_mb: 65_536,
         storage_gb: 500,
         arch: "amd64".to_owned(),
         ..Capacity::default()
-    });
+    }
+}
+
+async fn capacity(Shared(state): Agent) -> Answer {
+    state.enter(Step::Capacity, "").await?;
+    let inner = state.lock();
+    let capacity = inner.capacity.clone().unwrap_or_else(usual);
     let capacity = Capacity {
         version: Some("9.8.7".to_owned()),
         guests: u32::try_from(inner.vms.len()).ok(),

@@ -76,6 +76,24 @@ class Packing(Stage):
             texts, r"(?m)^ORCH_LISTEN=:8080\nORCH_AUTH_TOKEN=[0-9a-f]{64}\nTOKEN_ENCRYPTION_KEY=[0-9a-f]{64}$"
         )
 
+    def test_the_package_restarts_the_agents_that_run(self):
+        need_root()
+        self.script(self.bin / "systemctl", """#!/bin/sh
+            printf '%s\\n' "$*" >>"$SYSTEMCTL_DIR/calls"
+            [ "$1" != is-active ] || [ -e "$SYSTEMCTL_DIR/active-$3" ]
+            """)
+        postinst = TREE / "ops/packages/fuse-host.postinst"
+        steps = 'mount -t tmpfs none /run; mkdir -p /run/systemd/system; exec sh "$0" configure'
+        for running in (["qemu-agent"], ["fc-agent", "qemu-agent"], []):
+            for agent in ("fc-agent", "qemu-agent"):
+                (self.calls_dir / f"active-{agent}").unlink(missing_ok=True)
+            for agent in running:
+                (self.calls_dir / f"active-{agent}").touch()
+            self.forget_calls()
+            subprocess.run(["unshare", "--mount", "bash", "-c", steps, postinst], env=self.env, check=True, timeout=60)
+            restarts = [call for call in self.calls() if call.startswith("restart")]
+            self.assertEqual(restarts, [f"restart {agent}" for agent in running])
+
     def bill(self, bill):
         names = {component["name"] for component in bill["components"]}
         self.assertLessEqual({"fuse-orchestrator", "fuse-host-agent", "tokio", "rustls"}, names)

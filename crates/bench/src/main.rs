@@ -11,6 +11,7 @@ mod load;
 mod many;
 mod noop;
 mod report;
+mod snapshot;
 mod startup;
 mod stats;
 mod store;
@@ -29,6 +30,8 @@ enum Group {
     Fusefile,
     /// Real guests: create against a bare boot, exec round trip, the host's own work.
     Guest,
+    /// Snapshots of real guests, against `cp` of the same bytes.
+    Snapshot,
     /// Hundreds of VMs on one host, without machines.
     Many,
     /// Throughput of the control plane on the stub provider, per store.
@@ -101,6 +104,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         if wanted(Group::Guest) {
             guest::measure(&mut report, arguments.quick).await?;
+        }
+        if wanted(Group::Snapshot) {
+            snapshot::measure(&mut report, arguments.quick).await?;
         }
         anyhow::Ok(())
     })?;

@@ -73,7 +73,8 @@ pub enum Action {
     /// The guest of this running environment has booted again, and with that lost what
     /// was written into its memory: set it up anew.
     SetUpAgain(EnvironmentId),
-    /// A VM of ours without a record: destroy it, unless a record exists by now.
+    /// A VM of ours without a record, or with a record whose VM is another one elsewhere:
+    /// destroy it, unless it has the record by now.
     DestroyOrphan {
         /// Where.
         place: String,
@@ -153,16 +154,7 @@ impl Memory {
         listings: &BTreeMap<String, Listing>,
         plan: &mut Plan,
     ) {
-        let index: BTreeMap<&str, BTreeMap<&str, &Listed>> = listings
-            .iter()
-            .filter_map(|(place, listing)| match listing {
-                Listing::Vms(vms) => Some((
-                    place.as_str(),
-                    vms.iter().map(|vm| (vm.id.as_str(), vm)).collect(),
-                )),
-                Listing::NoInventory | Listing::Unknown => None,
-            })
-            .collect();
+        let index = index(listings);
         let mut retries = BTreeMap::new();
         let mut stopped = BTreeSet::new();
         for environment in tracked.iter().filter(|environment| !environment.busy) {
@@ -220,14 +212,21 @@ impl Memory {
         listings: &BTreeMap<String, Listing>,
         plan: &mut Plan,
     ) {
-        let known: BTreeSet<&str> = tracked.iter().map(|one| one.id.as_str()).collect();
+        let owners: BTreeMap<&str, &Tracked> =
+            tracked.iter().map(|one| (one.id.as_str(), one)).collect();
+        let index = index(listings);
         let mut orphans = BTreeMap::new();
         for (place, listing) in listings {
             let Listing::Vms(vms) = listing else {
                 self.keep_orphans_of(place, listing, &mut orphans);
                 continue;
             };
-            let unknown = || vms.iter().filter(|vm| !known.contains(vm.id.as_str()));
+            let is_known = |vm: &Listed| {
+                owners
+                    .get(vm.id.as_str())
+                    .is_some_and(|owner| !is_second(owner, place, vm, &index))
+            };
+            let unknown = || vms.iter().filter(|vm| !is_known(vm));
             if let Some(strangers) = &mut rules.strangers {
                 strangers.note(place, unknown().map(|vm| vm.id.as_str()));
             }
@@ -281,6 +280,38 @@ impl Memory {
         let orphan = self.orphans.entry(key).or_default();
         orphan.failures = orphan.failures.saturating_add(1);
         orphan.failures
+    }
+}
+
+/// What each place that has an inventory lists, by name.
+type Index<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a Listed>>;
+
+fn index(listings: &BTreeMap<String, Listing>) -> Index<'_> {
+    listings
+        .iter()
+        .filter_map(|(place, listing)| match listing {
+            Listing::Vms(vms) => Some((
+                place.as_str(),
+                vms.iter().map(|vm| (vm.id.as_str(), vm)).collect(),
+            )),
+            Listing::NoInventory | Listing::Unknown => None,
+        })
+        .collect()
+}
+
+/// Whether a VM with the name of a record is a second one, left at another place by a create that
+/// was undone there. One agent may be registered under two addresses and list its VMs twice: only
+/// guests that are in different boots are two.
+fn is_second(owner: &Tracked, place: &str, vm: &Listed, index: &Index<'_>) -> bool {
+    if owner.busy || owner.place == place {
+        return false;
+    }
+    let own = index
+        .get(owner.place.as_str())
+        .and_then(|vms| vms.get(owner.id.as_str()));
+    match (own.and_then(|own| own.boot_id.as_ref()), &vm.boot_id) {
+        (Some(own), Some(this)) => own != this,
+        _ => false,
     }
 }
 

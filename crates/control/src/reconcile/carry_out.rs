@@ -103,8 +103,9 @@ impl Control {
             Action::RetryDestroy(id) => self.retry_destroy(id).await?,
             Action::DestroyOrphan { place, vm } => {
                 let id = EnvironmentId::new(vm.clone());
-                // It may have got a record since the table was read.
-                if self.inner.store.environment_get(&id).await?.is_some() {
+                // It may have got a record since the table was read, or become that of the record.
+                let record = self.inner.store.environment_get(&id).await?;
+                if record.is_some_and(|now| !picture.still_shows(&now)) {
                     return Ok(());
                 }
                 if let Some(site) = picture.sites.get(place) {

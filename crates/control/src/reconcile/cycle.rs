@@ -51,6 +51,17 @@ pub(super) struct Picture {
     pub(super) draining: Vec<Host>,
 }
 
+impl Picture {
+    /// Whether nobody has moved a record, or works on it, since the table was read.
+    pub(super) fn still_shows(&self, now: &Environment) -> bool {
+        now.operation.is_none()
+            && self
+                .records
+                .get(&now.id)
+                .is_some_and(|was| was.host_id == now.host_id && was.boot_id == now.boot_id)
+    }
+}
+
 impl Control {
     /// Runs a cycle and answers whether another one soon is worth it. Hosts that do not
     /// answer are left out of it, no more.

@@ -177,7 +177,7 @@ impl Preview {
             Action::DestroyOrphan { place, vm } => (
                 "orphans",
                 vm.as_str(),
-                format!("destroy it on {place}: it is ours and has no record"),
+                format!("destroy it on {place}: it is ours and no record's"),
             ),
         };
         self.add(pass, entity, what + when);

@@ -85,6 +85,22 @@ fn pinned(task: &str, host: usize) -> serde_json::Value {
     json!({"task_id": task, "spec": {"host_id": format!("h{host}")}})
 }
 
+/// A create that a host carried out and did not own up to, and that went elsewhere the next time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_vm_of_one_name_goes_and_the_first_stays() {
+    let (fuse, agents) = fleet().await;
+    fuse.create(&pinned("a", 0)).await.is(201);
+    let fleet_id = fuse.control.store().fleet_id().to_string();
+    agents[1].add_vm("fuse-a", Some(&fleet_id));
+    let gone = agents[1].until(|agent| agent.vms().is_empty());
+    let gone = tokio::time::timeout(Duration::from_secs(20), gone);
+    assert!(gone.await.is_ok(), "the second VM stays");
+    let record = fuse.get("/v1/environments/fuse-a").await.is(200);
+    assert_eq!(record["state"], "running");
+    assert_eq!(agents[0].vms(), ["fuse-a"]);
+    fuse.stop().await;
+}
+
 async fn survives(fault: Fault) {
     let (fuse, agents) = fleet().await;
     for host in 0..3 {

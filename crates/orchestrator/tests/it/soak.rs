@@ -74,6 +74,9 @@ async fn soak() {
         for agent in &fleet.agents {
             agent.heal();
         }
+        // Five failures in a row and a VM is given up; a new process tries it again.
+        fuse.end();
+        fuse = fleet.start();
         let place = format!("seed {seed}, round {rounds}");
         fleet.settle(&fuse).await;
         check_hosts(&fleet, &fuse, &place).await;

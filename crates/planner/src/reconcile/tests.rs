@@ -144,6 +144,50 @@ fn a_vm_created_after_the_table_was_read_is_no_orphan() {
 }
 
 #[test]
+fn a_second_vm_of_one_name_is_destroyed_where_the_record_is_not() {
+    const OTHER: &str = "http://other:1";
+    let booted = |boot: Option<&str>| Listed {
+        boot_id: boot.map(str::to_owned),
+        ..ours("a")
+    };
+    let listings = |here: Listing, other: Option<&str>| -> BTreeMap<String, Listing> {
+        [
+            (HOST.to_owned(), here),
+            (OTHER.to_owned(), Listing::Vms(vec![booted(other)])),
+        ]
+        .into()
+    };
+    let own = |boot| Listing::Vms(vec![booted(boot)]);
+    let twice = |record: &Tracked, listings: &BTreeMap<String, Listing>| {
+        let mut memory = Memory::default();
+        cycle(&mut memory, std::slice::from_ref(record), listings);
+        cycle(&mut memory, std::slice::from_ref(record), listings)
+    };
+    let running = record("a", State::Running);
+    let second = Action::DestroyOrphan {
+        place: OTHER.to_owned(),
+        vm: "a".to_owned(),
+    };
+    let two = listings(own(Some("x")), Some("y"));
+    assert_eq!(twice(&running, &two), [second]);
+    // The same agent under another address, and what cannot be told from it.
+    for (here, other) in [
+        (own(Some("x")), Some("x")),
+        (own(None), Some("y")),
+        (own(Some("x")), None),
+        (Listing::Unknown, Some("y")),
+        (Listing::NoInventory, Some("y")),
+    ] {
+        assert_eq!(twice(&running, &listings(here, other)), []);
+    }
+    let busy = Tracked {
+        busy: true,
+        ..running
+    };
+    assert_eq!(twice(&busy, &two), []);
+}
+
+#[test]
 fn vms_of_other_fleets_are_counted_and_never_touched() {
     let mut memory = Memory::default();
     let vms = vec![

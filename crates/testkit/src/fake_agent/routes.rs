@@ -113,7 +113,7 @@ pub(super) fn view(id: &str, vm: &Vm) -> VmView {
         } else {
             VmState::Running
         }),
-        boot_id: Some(format!("boot-{}", vm.reboots)),
+        boot_id: Some(vm.boot_id()),
         timings_ms: None,
     }
 }

@@ -117,7 +117,7 @@ async fn restore(
             vm.serves = false;
             vm.files.retain(|path, _| !path.starts_with("/fuse/"));
         }
-        format!("boot-{}", vm.reboots)
+        vm.boot_id()
     })?;
     let answer = RestoreResponse {
         ok: true,

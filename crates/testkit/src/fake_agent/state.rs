@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use fuse_wire_host::{Capacity, CreateVmRequest, ExecResponse, FailedCreate, LogSource, Pull};
@@ -73,8 +76,20 @@ pub(super) struct Failure {
     pub(super) text: String,
 }
 
+/// Tells a VM from every other one of any agent, of its name too.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made(u64);
+
+impl Default for Made {
+    fn default() -> Self {
+        static VMS: AtomicU64 = AtomicU64::new(0);
+        Self(VMS.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct Vm {
+    pub(super) made: Made,
     pub(super) owner: Option<String>,
     /// What it was made from.
     pub(super) request: CreateVmRequest,
@@ -84,6 +99,12 @@ pub(super) struct Vm {
     /// Boots so far, less one.
     pub(super) reboots: u32,
     pub(super) surface: Option<Surface>,
+}
+
+impl Vm {
+    pub(super) fn boot_id(&self) -> String {
+        format!("boot-{}-{}", self.made.0, self.reboots)
+    }
 }
 
 pub(super) type OnExec = Arc<dyn Fn(&[String]) -> ExecResponse + Send + Sync>;

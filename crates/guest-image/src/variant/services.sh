@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Run once, in the root file system that is being made.
 #
 # There is no systemd in a guest: podman must ask it for nothing, neither for groups nor for timers. Containers stay in

@@ -233,8 +233,8 @@ fn a_stream_that_breaks_off_is_told() {
     assert_eq!(server.lines().last().unwrap(), DESTROY);
 }
 
-/// Interrupts a build while it waits for the answer to `line`; the builder is destroyed.
-fn interrupted_at(line: &'static str) {
+/// Interrupts a command while it waits for the answer to `line`: what it says, and what it asked for last.
+fn interrupted_at(command: &str, line: &'static str) -> (String, String) {
     let (asked, waiting) = mpsc::channel();
     let goes_on = Arc::new(Notify::new());
     let answered = Arc::clone(&goes_on);
@@ -264,7 +264,7 @@ fn interrupted_at(line: &'static str) {
     });
     let user = user(&server);
     let child = user
-        .command(&["build"])
+        .command(&[command])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -273,14 +273,9 @@ fn interrupted_at(line: &'static str) {
     interrupt(&child);
     goes_on.notify_one();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{line}: {said}");
-    assert!(
-        said.contains("interrupted; destroying builder fuse-a"),
-        "{line}: {said}"
-    );
-    assert_eq!(output.stdout, b"", "{line}");
-    assert_eq!(server.lines().last().unwrap(), DESTROY, "{line}");
+    (said, server.lines().pop().unwrap())
 }
 
 fn interrupt(child: &Child) {
@@ -299,6 +294,23 @@ fn an_interrupted_build_leaves_no_builder_whatever_it_was_at() {
         EXEC,
         SNAPSHOT,
     ] {
-        interrupted_at(line);
+        let (said, last) = interrupted_at("build", line);
+        let destroying = said.contains("interrupted; destroying builder fuse-a");
+        assert!(destroying, "{line}: {said}");
+        assert_eq!(last, DESTROY, "{line}");
+    }
+}
+
+/// What was asked for is the user's; whoever stops watching is told what it is.
+#[test]
+fn an_interrupted_up_names_what_it_leaves() {
+    for line in [
+        "POST /v1/environments",
+        "GET /v1/environments/fuse-a/events",
+    ] {
+        let (said, last) = interrupted_at("up", line);
+        let named = "interrupted; environment fuse-a is still provisioning";
+        assert!(said.contains(named), "{line}: {said}");
+        assert_ne!(last, DESTROY, "{line}");
     }
 }

@@ -4,6 +4,7 @@
 //! as they ship. On a shared machine absolute figures are for orientation; ratios within one run decide.
 
 mod bare;
+mod fan_out;
 mod fleet;
 mod fusefile;
 mod guest;
@@ -62,6 +63,9 @@ struct Arguments {
 fn main() -> ExitCode {
     if let Some(socket) = noop::api_socket(std::env::args_os()) {
         return ended(noop::run(&socket));
+    }
+    if let Some(address) = fan_out::address(std::env::args_os()) {
+        return ended(fan_out::run(address));
     }
     let arguments = Arguments::parse();
     ended(run(&arguments))

@@ -137,7 +137,8 @@ impl EventStream {
                 // Part of the snapshot, or replayed.
                 Next::Event(_) => {}
                 Next::Closed => return None,
-                Next::Ended => match self.follow().await {
+                // Apart: it is rare, and what it needs would be part of every stream.
+                Next::Ended => match Box::pin(self.follow()).await {
                     Ok(Some(event)) => return Some(SharedEvent::new(event)),
                     Ok(None) => {}
                     Err(e) => {

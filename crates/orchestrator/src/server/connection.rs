@@ -53,7 +53,9 @@ pub(super) async fn serve<S>(
         let asked = asked.clone();
         move |request| {
             asked.cancel();
-            answer(request, peer, router.clone(), clock.clone())
+            // Hyper keeps the room of a future for as long as the connection lasts. That of
+            // the routes is large, and an event stream lasts.
+            Box::pin(answer(request, peer, router.clone(), clock.clone()))
         }
     });
     let connection = http1::Builder::new()

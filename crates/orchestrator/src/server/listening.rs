@@ -116,11 +116,15 @@ async fn serve_one(
     let Some(acceptor) = tls else {
         return connection::serve(stream, peer, router, timeouts, stop).await;
     };
-    match tokio::time::timeout(timeouts.read_header, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => connection::serve(stream, peer, router, timeouts, stop).await,
-        Ok(Err(e)) => tracing::debug!(%peer, error = %e, "TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
-    }
+    // Apart, so that the tasks of connections without TLS have no room for it.
+    let secured = async move {
+        match tokio::time::timeout(timeouts.read_header, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => connection::serve(stream, peer, router, timeouts, stop).await,
+            Ok(Err(e)) => tracing::debug!(%peer, error = %e, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+        }
+    };
+    Box::pin(secured).await;
 }
 
 /// `:port` is every address of both families, or of IPv4 where there is no IPv6.

@@ -302,6 +302,20 @@ fn a_drain_that_waits_names_what_stays_and_goes_on_without_its_command() {
 }
 
 #[test]
+fn a_host_that_cannot_move_anything_says_what_else_there_is() {
+    let server = Fake::start(|seen| {
+        let refused = "POST /v1/hosts/g?action=drain&evict=migrate";
+        let text = "migrate not supported by provider";
+        (seen.line == refused).then(|| error(501, "unimplemented", text))
+    });
+    let user = User::connected(&server.url(), "tok");
+    user.run(&["host", "drain", "g", "--evict", "migrate"])
+        .exits(1)
+        .says("stop it with --evict drain")
+        .says("migrate not supported by provider");
+}
+
+#[test]
 fn a_drain_says_when_there_is_nothing_to_drain() {
     let server = Fake::start(|seen| match seen.line.as_str() {
         "POST /v1/hosts/h1?action=drain&evict=none" => Some(empty()),

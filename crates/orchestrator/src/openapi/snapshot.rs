@@ -158,8 +158,11 @@ pub(super) fn actions() -> Vec<(&'static str, Call)> {
 fn migrate() -> Call {
     Call::new("Move an environment to another host")
         .about(
-            "Takes `Prefer` as a create does. An environment that cannot be moved goes on where \
-             it is; a live migration is never replaced by a cold one.",
+            "Its workload is asked to stop, its disk is copied, and a new environment \
+             (`fuse-mig-...`) boots from it at the target and takes over task, secrets, ports and \
+             age; the source is destroyed then. The answer is the new one. Takes `Prefer` as a \
+             create does. An environment that cannot be moved goes on where it is; a live \
+             migration is never replaced by a cold one.",
         )
         .optional_body::<MigrateEnvironment>(MAX_BODY_SMALL, json!({"target_host_id": "host-2"}))
         .json::<Environment>(201, "It runs at the target.", running())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fuse_client::{Client, FleetEvents};
-use fuse_wire_api::{Environment, ListEnvironments, MAX_PAGE};
+use fuse_wire_api::{Environment, ErrorCode, ListEnvironments, MAX_PAGE};
 
 use crate::app::App;
 use crate::commands::done;
@@ -69,7 +69,19 @@ pub(super) async fn run(app: &App, args: &DrainArgs) -> Result<(), CliError> {
         true => Some(client.fleet_events(None).await?),
         false => None,
     };
-    client.drain_host(&args.id, evict).await?;
+    if let Err(error) = client.drain_host(&args.id, evict).await {
+        if error
+            .api()
+            .is_some_and(|api| api.code == Some(ErrorCode::Unimplemented))
+        {
+            app.io.note(&format!(
+                "what runs on host {} cannot be moved: leave out --evict to let it end, or stop it \
+                 with --evict drain",
+                args.id
+            ));
+        }
+        return Err(error.into());
+    }
     // It drains; how many there are is only good to know.
     let there = on_host(&client, &args.id).await.ok();
     let left = there.as_ref().map(There::len);

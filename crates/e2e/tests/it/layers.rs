@@ -86,6 +86,40 @@ pub(crate) async fn built_once_found_again(suite: Suite) -> Result<()> {
     forget(stack, "e2e-layers").await
 }
 
+/// A step that fails leaves the layers before it, so the next build starts there; one that is another is named.
+pub(crate) async fn a_failed_step_resumes(suite: Suite) -> Result<()> {
+    let stack = suite.stack().await?;
+    let fuse = stack.fuse("resumes").await?;
+    let build = async |second: &str| {
+        let text = format!(
+            "version: 1\nname: e2e-resumes\nresources: {{cpus: 1, memory: 256MB}}\n\
+             cache: {{enabled: true}}\nbuild:\n  - echo first > one\n  - {second}\n"
+        );
+        let dir = project(stack, "resumes", &text)?;
+        let _turn = boot_permit(1).await?;
+        fuse.run_in(&dir, &["build"]).await
+    };
+    let failed = build("cat one no-such-file").await?.expect(1)?;
+    // Its output as it came, which step it was, and the command that shows it.
+    for text in [
+        "first\n",
+        "no-such-file: No such file",
+        "build[1] ended with exit code 1",
+        "fuse environment exec BUILDER --timeout 10m --shell 'cd '\\''/workspace'\\'' && cat one no-such-file'",
+    ] {
+        failed.says(text)?;
+    }
+    let resumed = build("cat one").await?.ok()?;
+    resumed.says("1 of 2 steps from layer")?;
+    resumed.says("first\n")?;
+    let changed = build("cat one one").await?.ok()?;
+    changed.says("1 of 2 steps from layer")?;
+    changed.says("miss: step-changed")?;
+    let left = fuse.ok(&["environment", "list", "-o", "json"]).await?;
+    ensure!(!left.stdout.contains("e2e-resumes"), "{}", left.stdout);
+    forget(stack, "e2e-resumes").await
+}
+
 /// Boots the project, which misses for this reason, and answers with what its three steps left.
 async fn boot(fuse: &Fuse, dir: &std::path::Path, says: &str, miss: &str) -> Result<Vec<String>> {
     let turn = boot_permit(1).await?;

@@ -155,6 +155,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
 fn layers(suite: &Suite) -> Vec<Trial> {
     vec![
         suite.trial(
+            "layers::a_failed_step_resumes",
+            layers::a_failed_step_resumes,
+        ),
+        suite.trial(
             "layers::built_once_found_again",
             layers::built_once_found_again,
         ),

@@ -28,8 +28,11 @@ mod sys;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-/// Version of the guest agent.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Release of the guest agent; builds that are no release say so.
+pub(crate) const VERSION: &str = match option_env!("FUSE_VERSION") {
+    Some(version) => version,
+    None => "dev",
+};
 
 /// This program in a booted guest.
 pub(crate) const PROGRAM: &str = "/run/fused";

@@ -61,6 +61,8 @@ pub struct Environment {
     /// The guest kernel's id of the boot that was set up: another one means that the
     /// guest has lost what was written into its memory. Empty when unknown.
     pub boot_id: String,
+    /// Release of the agent in its guest; empty when unknown.
+    pub guest_version: String,
     /// Whether its workload is probed, and the last verdict.
     pub probe: Probe,
     /// Last failure text, safe to show; empty when there is none.

@@ -24,6 +24,7 @@ pub(crate) fn environment(record: model::Environment) -> wire::Environment {
         updated_at: record.updated_at,
         error: record.error,
         endpoints: record.endpoints.into_iter().map(endpoint).collect(),
+        guest_version: record.guest_version,
         health,
         egress: wire::EgressStatus::default(),
         warnings: Vec::new(),

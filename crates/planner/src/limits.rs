@@ -155,6 +155,7 @@ pub(crate) mod tests {
             url: String::new(),
             endpoints: Vec::new(),
             boot_id: String::new(),
+            guest_version: String::new(),
             probe: Probe::None,
             error: String::new(),
             operation: None,

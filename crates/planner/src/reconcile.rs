@@ -33,6 +33,8 @@ pub struct Tracked {
     pub busy: bool,
     /// The boot of its guest that was set up; empty when unknown.
     pub boot_id: String,
+    /// Release of the agent in its guest, as it was noted; empty when unknown.
+    pub guest_version: String,
 }
 
 /// A VM of a host's listing.
@@ -44,6 +46,8 @@ pub struct Listed {
     pub owner: Option<String>,
     /// The boot that its guest is in; `None` while it boots, or when the host does not say.
     pub boot_id: Option<String>,
+    /// Release of the agent in its guest; `None` when the host does not say.
+    pub guest_version: Option<String>,
     /// Its VMM has ended and its host does not boot it again.
     pub stopped: bool,
 }
@@ -73,6 +77,14 @@ pub enum Action {
     /// The guest of this running environment has booted again, and with that lost what
     /// was written into its memory: set it up anew.
     SetUpAgain(EnvironmentId),
+    /// Write down which release the agent in the guest of this environment is of: its host says
+    /// another one than the record.
+    NoteGuest {
+        /// Which environment.
+        id: EnvironmentId,
+        /// The release.
+        version: String,
+    },
     /// A VM of ours without a record, or with a record whose VM is another one elsewhere:
     /// destroy it, unless it has the record by now.
     DestroyOrphan {
@@ -164,7 +176,7 @@ impl Memory {
                     .and_then(|vms| vms.get(environment.id.as_str()))
                     .map_or(Found::Absent, |vm| match vm.stopped {
                         true => Found::Stopped,
-                        false => Found::Listed(vm.boot_id.as_deref()),
+                        false => Found::Listed(vm),
                     }),
                 Some(Listing::NoInventory) => Found::Assumed,
                 Some(Listing::Unknown) | None => {
@@ -352,8 +364,8 @@ impl Unknown<'_> {
 enum Found<'a> {
     /// It is not there.
     Absent,
-    /// It is there, in this boot.
-    Listed(Option<&'a str>),
+    /// It is there, as its host describes it.
+    Listed(&'a Listed),
     /// It is there and has ended.
     Stopped,
     /// There is no listing that could say otherwise.
@@ -366,18 +378,31 @@ fn plan_living(environment: &Tracked, found: &Found<'_>, plan: &mut Plan) {
         Found::Absent if environment.state.is_in(&State::MAY_BE_ABSENT) => {}
         Found::Absent => plan.actions.push(Action::MarkLost(id())),
         // Where the boot that was set up is not known, nothing can be told from another.
-        Found::Listed(boot) if environment.state == State::Running => {
-            match (environment.boot_id.as_str(), boot) {
-                ("", _) => {}
+        Found::Listed(vm) if environment.state == State::Running => {
+            match (environment.boot_id.as_str(), vm.boot_id.as_deref()) {
+                ("", _) => plan_note(environment, vm, plan),
                 (_, None) => plan.unsettled = true,
-                (known, Some(boot)) if known != *boot => {
+                // Notes the release, too.
+                (known, Some(boot)) if known != boot => {
                     plan.unsettled = true;
                     plan.actions.push(Action::SetUpAgain(id()));
                 }
-                (_, Some(_)) => {}
+                (_, Some(_)) => plan_note(environment, vm, plan),
             }
         }
         Found::Listed(_) | Found::Stopped | Found::Assumed => {}
+    }
+}
+
+fn plan_note(environment: &Tracked, vm: &Listed, plan: &mut Plan) {
+    let Some(version) = &vm.guest_version else {
+        return;
+    };
+    if *version != environment.guest_version {
+        plan.actions.push(Action::NoteGuest {
+            id: environment.id.clone(),
+            version: version.clone(),
+        });
     }
 }
 

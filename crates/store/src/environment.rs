@@ -35,7 +35,7 @@ macro_rules! select {
         concat!(
             "SELECT id, version, state, task_id, tenant, host_id, url, error, created_at, \
              updated_at, activity_at, op_kind, op_owner, op_expires_at, endpoints, spec, \
-             boot_id, health FROM environments ",
+             boot_id, guest_version, health FROM environments ",
             $rest
         )
     };
@@ -419,6 +419,7 @@ fn from_row(row: &Row) -> Result<Environment, StoreError> {
         endpoints: columns.json("endpoints")?,
         spec: columns.json("spec")?,
         boot_id: columns.text("boot_id")?,
+        guest_version: columns.text("guest_version")?,
         probe: health::probe(&mut columns)?,
     })
 }

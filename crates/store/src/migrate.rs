@@ -44,6 +44,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0008_artifacts",
         include_str!("../migrations/0008_artifacts.sql"),
     ),
+    (
+        "0009_guest_version",
+        include_str!("../migrations/0009_guest_version.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

@@ -206,6 +206,8 @@ pub struct Change {
     pub endpoints: Option<Vec<Endpoint>>,
     /// The boot of its guest that was set up.
     pub boot_id: Option<String>,
+    /// Release of the agent in its guest.
+    pub guest_version: Option<String>,
     /// Last failure text; empty clears it.
     pub error: Option<String>,
     /// Token of its guest agent; kept only if the store has a key.

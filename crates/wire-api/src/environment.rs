@@ -38,6 +38,9 @@ pub struct Environment {
     /// Published ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
+    /// Release of the agent in the guest; absent before it has said so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub guest_version: String,
     /// Verdict of the probe; absent without one, and before the first verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
@@ -179,6 +182,7 @@ mod tests {
             updated_at: at,
             error: String::new(),
             endpoints: Vec::new(),
+            guest_version: String::new(),
             health: None,
             egress: EgressStatus::default(),
             warnings: Vec::new(),

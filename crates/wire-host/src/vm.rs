@@ -104,9 +104,25 @@ pub struct VmView {
     /// loses what was in memory, `/fuse` and its credentials included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// Release of the agent in the guest, as [`guest_version`] lets it through: a guest that came out
+    /// of a live snapshot goes on with the one it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_version: Option<String>,
     /// How long the steps of its create took; only in the answer of create.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timings_ms: Option<CreateTimings>,
+}
+
+/// Longest release of a guest's agent that is believed.
+const MAX_GUEST_VERSION: usize = 64;
+
+/// What a guest says of its agent's release, if it looks like one: it is the guest's own word, and
+/// goes into tables, lists and terminals.
+#[must_use]
+pub fn guest_version(said: &str) -> Option<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+' | '_');
+    let believed = (1..=MAX_GUEST_VERSION).contains(&said.len()) && said.chars().all(plain);
+    believed.then(|| said.to_owned())
 }
 
 /// Duration of each step of a create in milliseconds.
@@ -160,6 +176,17 @@ mod tests {
             serde_json::from_str(r#"{"name":null,"cpus":null,"gpu_uuids":null,"later":true}"#)
                 .unwrap();
         assert_eq!(request, CreateVmRequest::default());
+    }
+
+    #[test]
+    fn a_guest_says_a_release_or_nothing() {
+        for said in ["dev", "0.1.0", "1.2.0-rc.1+g1a2b_3"] {
+            assert_eq!(guest_version(said).as_deref(), Some(said));
+        }
+        let long = "1".repeat(MAX_GUEST_VERSION + 1);
+        for said in ["", "1 0", "1\n2", "\u{1b}[31m1", "é", long.as_str()] {
+            assert_eq!(guest_version(said), None, "{said:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `--limit`, `--cursor`, `--all-pages`, the same on every list.
 
 use clap::Args;
-use fuse_wire_api::{MAX_PAGE, PageQuery};
+use fuse_client::{Client, Error};
+use fuse_wire_api::{Environment, ListEnvironments, MAX_PAGE, PageQuery};
 
 use crate::app::App;
 
@@ -36,6 +37,29 @@ impl PageArgs {
             limit: Some(MAX_PAGE.to_string()),
             cursor: Some(cursor.clone()),
         })
+    }
+}
+
+/// Every environment of a host, or of the fleet.
+pub(crate) async fn all_environments(
+    client: &Client,
+    host_id: &str,
+) -> Result<Vec<Environment>, Error> {
+    let mut all = Vec::new();
+    let mut cursor = None;
+    loop {
+        let query = ListEnvironments {
+            host_id: host_id.to_owned(),
+            limit: Some(MAX_PAGE.to_string()),
+            cursor: cursor.take(),
+            ..ListEnvironments::default()
+        };
+        let page = client.environments(&query).await?;
+        all.extend(page.environments);
+        match page.next_cursor {
+            Some(next) => cursor = Some(next),
+            None => return Ok(all),
+        }
     }
 }
 

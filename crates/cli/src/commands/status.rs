@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use fuse_client::Client;
-use fuse_wire_api::{Environment, Host, ListEnvironments, MAX_PAGE, PageQuery};
+use fuse_wire_api::{Environment, Host, PageQuery};
 use serde::Serialize;
 
+use super::paging::all_environments;
 use crate::app::App;
 use crate::error::Error as CliError;
 use crate::render;
@@ -54,7 +55,7 @@ pub(crate) async fn run(app: &App) -> Result<(), CliError> {
         },
     };
     let scope = app.active_host();
-    let environments = environments(&client, scope.unwrap_or_default()).await?;
+    let environments = all_environments(&client, scope.unwrap_or_default()).await?;
     let mut by_state = BTreeMap::new();
     for environment in &environments {
         *by_state.entry(environment.state.clone()).or_insert(0) += 1;
@@ -88,25 +89,5 @@ async fn active(app: &App, client: &Client, id: &str) -> Result<Option<Host>, Cl
             Ok(None)
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// All of a host's, or of the fleet's.
-async fn environments(client: &Client, host_id: &str) -> Result<Vec<Environment>, CliError> {
-    let mut all = Vec::new();
-    let mut cursor = None;
-    loop {
-        let query = ListEnvironments {
-            host_id: host_id.to_owned(),
-            limit: Some(MAX_PAGE.to_string()),
-            cursor: cursor.take(),
-            ..ListEnvironments::default()
-        };
-        let page = client.environments(&query).await?;
-        all.extend(page.environments);
-        match page.next_cursor {
-            Some(next) => cursor = Some(next),
-            None => return Ok(all),
-        }
     }
 }

@@ -1,10 +1,13 @@
 //! `version`: what runs where, and whether the parts fit together.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
-use fuse_client::Identity;
-use fuse_wire_api::PageQuery;
+use fuse_client::{Client, Error as ClientError, Identity};
+use fuse_wire_api::{Environment, Host, PageQuery};
 use serde::Serialize;
 
+use super::paging::all_environments;
 use crate::VERSION;
 use crate::app::App;
 use crate::error::Error;
@@ -13,7 +16,7 @@ use crate::render::or_dash;
 /// `version`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  fuse version\n  fuse version --client\n\n\
-    Warns when client, orchestrator and host agents are of different releases.")]
+    Warns when client, orchestrator, host agents and the agents in guests are of different releases.")]
 pub(crate) struct VersionArgs {
     /// Ask nobody, show this program's own.
     #[arg(long)]
@@ -27,6 +30,7 @@ struct Versions {
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<Server>,
     hosts: Vec<HostVersion>,
+    guests: Vec<GuestVersion>,
     warnings: Vec<String>,
 }
 
@@ -44,12 +48,26 @@ struct HostVersion {
     version: String,
 }
 
+/// How many guests have an agent of one release.
+#[derive(Debug, Serialize)]
+struct GuestVersion {
+    /// Empty where it is not known, as on hosts of an older release.
+    version: String,
+    count: usize,
+    /// The first of them, by id.
+    environments: Vec<String>,
+}
+
+/// How many guests of a release are named.
+const NAMED: usize = 5;
+
 /// Asks the orchestrator of the context, if there is one.
 pub(crate) async fn run(app: &App, args: VersionArgs) -> Result<(), Error> {
     let mut versions = Versions {
         client: VERSION,
         server: None,
         hosts: Vec::new(),
+        guests: Vec::new(),
         warnings: Vec::new(),
     };
     if !args.client && app.context().is_ok() {
@@ -73,34 +91,14 @@ async fn ask(app: &App, versions: &mut Versions) -> Result<(), Error> {
     let client = app.client()?;
     let version = client.version().await?.version;
     versions.warnings.extend(skew(VERSION, &version));
-    let mut page = PageQuery::default();
-    loop {
-        // Who may not see the hosts still learns about the rest.
-        let list = match client.hosts(&page).await {
-            Ok(list) => list,
-            Err(error) => {
-                let reason = crate::render::api::message(&error);
-                versions
-                    .warnings
-                    .push(format!("hosts are not shown: {reason}"));
-                break;
-            }
-        };
-        for host in list.hosts {
-            let agent = host.agent.as_ref().map(|agent| agent.version.clone());
-            let agent = agent.unwrap_or_default();
-            versions
-                .warnings
-                .extend(host_skew(&host.id, &host.backend, &agent, &version));
-            versions.hosts.push(HostVersion {
-                id: host.id,
-                version: agent,
-            });
-        }
-        page.cursor = list.next_cursor;
-        if page.cursor.is_none() {
-            break;
-        }
+    // Who may not see hosts or environments still learns about the rest.
+    match hosts(&client).await {
+        Ok(hosts) => versions.add_hosts(hosts, &version),
+        Err(error) => versions.warn_hidden("hosts", &error),
+    }
+    match all_environments(&client, "").await {
+        Ok(environments) => versions.add_guests(&environments, &version),
+        Err(error) => versions.warn_hidden("guests", &error),
     }
     versions.server = Some(Server {
         url: client.base_url().to_string(),
@@ -109,7 +107,55 @@ async fn ask(app: &App, versions: &mut Versions) -> Result<(), Error> {
     Ok(())
 }
 
+async fn hosts(client: &Client) -> Result<Vec<Host>, ClientError> {
+    let (mut hosts, mut page) = (Vec::new(), PageQuery::default());
+    loop {
+        let list = client.hosts(&page).await?;
+        hosts.extend(list.hosts);
+        page.cursor = list.next_cursor;
+        if page.cursor.is_none() {
+            return Ok(hosts);
+        }
+    }
+}
+
 impl Versions {
+    fn warn_hidden(&mut self, what: &str, error: &ClientError) {
+        let reason = crate::render::api::message(error);
+        self.warnings
+            .push(format!("{what} are not shown: {reason}"));
+    }
+
+    fn add_hosts(&mut self, hosts: Vec<Host>, server: &str) {
+        for host in hosts {
+            let version = host.agent.map(|agent| agent.version).unwrap_or_default();
+            let warning = host_skew(&host.id, &host.backend, &version, server);
+            self.warnings.extend(warning);
+            self.hosts.push(HostVersion {
+                id: host.id,
+                version,
+            });
+        }
+    }
+
+    fn add_guests(&mut self, environments: &[Environment], server: &str) {
+        let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for environment in environments.iter().filter(|one| one.state == "running") {
+            let of_version = by_version.entry(&environment.guest_version).or_default();
+            of_version.push(&environment.id);
+        }
+        for (version, ids) in by_version {
+            let named = ids.iter().take(NAMED).map(ToString::to_string).collect();
+            let guests = GuestVersion {
+                version: version.to_owned(),
+                count: ids.len(),
+                environments: named,
+            };
+            self.warnings.extend(guest_skew(&guests, server));
+            self.guests.push(guests);
+        }
+    }
+
     fn render(&self) -> String {
         let mut text = format!("client  {}\n", self.client);
         if let Some(server) = &self.server {
@@ -120,6 +166,13 @@ impl Versions {
                 "host    {}  ({})\n",
                 or_dash(&host.version),
                 host.id
+            ));
+        }
+        for guests in &self.guests {
+            text.push_str(&format!(
+                "guests  {}  ({})\n",
+                or_dash(&guests.version),
+                guests.count
             ));
         }
         text
@@ -137,6 +190,28 @@ pub(crate) fn host_skew(id: &str, backend: &str, agent: &str, server: &str) -> O
         format!(
             "host {id} runs agent {agent} and the orchestrator is {server}; update it: \
              sudo host-agent/{updater} --to v{}   # on that host",
+            server.trim_start_matches('v')
+        )
+    })
+}
+
+/// The same for the agents in guests. They are of the image that their host booted them with, so a
+/// guest gets another one only by booting again; one out of a live snapshot brings its own along.
+fn guest_skew(guests: &GuestVersion, server: &str) -> Option<String> {
+    let (theirs, ours) = (release(&guests.version)?, release(server)?);
+    let more = guests.count.saturating_sub(guests.environments.len());
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    (theirs != ours).then(|| {
+        format!(
+            "the guest agent of {}{more} is {} and the orchestrator is {server}; update the image of \
+             their hosts and create them anew when they are due: \
+             sudo host-agent/firecracker/fc-update.sh --to v{}   # on the host",
+            guests.environments.join(", "),
+            guests.version,
             server.trim_start_matches('v')
         )
     })
@@ -206,6 +281,16 @@ mod tests {
             let command = format!("{updater} --to v1.2.0");
             assert!(text.contains(&command), "{text}");
         }
+        let guests = |version: &str, count, named: &[&str]| GuestVersion {
+            version: version.to_owned(),
+            count,
+            environments: named.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(guest_skew(&guests("1.2.9", 1, &["a"]), "1.2.0"), None);
+        assert_eq!(guest_skew(&guests("", 1, &["a"]), "1.2.0"), None);
+        let text = guest_skew(&guests("1.1.0", 7, &["a", "b"]), "1.2.0").unwrap();
+        let begin = "the guest agent of a, b and 5 more is 1.1.0 and the orchestrator is 1.2.0";
+        assert!(text.starts_with(begin), "{text}");
         let text = skew("2.0.0", "1.9.9").unwrap();
         assert!(text.contains("the orchestrator is older"), "{text}");
         assert!(

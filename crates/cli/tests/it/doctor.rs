@@ -342,20 +342,45 @@ fn an_agent_that_runs_with_another_token_is_told_apart() {
 #[test]
 fn versions_of_both_sides() {
     let said = host("a", |host| host["agent"]["version"] = "1.2.3".into());
-    let server = fleet(&[said, host("b", |_| ())], READY);
+    let hosts = value!({"hosts": [said, host("b", |_| ())]}).to_string();
+    let guest = |id: &str, state: &str, version: &str| {
+        let at = "2026-01-15T10:00:00Z";
+        value!({"id": id, "state": state, "guest_version": version, "created_at": at, "updated_at": at})
+    };
+    let guests = value!({"environments": [
+        guest("fuse-a", "running", "1.2.3"), guest("fuse-b", "running", ""),
+        guest("fuse-c", "running", "1.2.3"), guest("fuse-d", "destroying", "0.9.0"),
+    ]});
+    let guests = guests.to_string();
+    let server = Fake::start(move |seen: &Seen| -> Option<Response<Body>> {
+        let body = match seen.line.split(['?', ' ']).nth(1)? {
+            "/v1/hosts" => &hosts,
+            "/v1/environments" => &guests,
+            _ => return None,
+        };
+        Some(match seen.token.as_str() {
+            "Bearer good" => json(200, body),
+            _ => error(401, "unauthorized", "invalid token"),
+        })
+    });
     let user = User::connected(&server.url(), "good");
     let run = user.run(&["version"]).ok();
     let url = server.url();
     assert_eq!(
         run.stdout,
-        format!("client  dev\nserver  dev  ({url})\nhost    1.2.3  (a)\nhost    -  (b)\n")
+        format!(
+            "client  dev\nserver  dev  ({url})\nhost    1.2.3  (a)\nhost    -  (b)\n\
+             guests  -  (1)\nguests  1.2.3  (2)\n"
+        )
     );
     assert_eq!(run.stderr, "");
     let run = user.run(&["version", "-o", "json"]).ok();
     assert_eq!(
         run.json(),
         value!({"client": "dev", "server": {"url": url, "version": "dev"}, "warnings": [],
-            "hosts": [{"id": "a", "version": "1.2.3"}, {"id": "b", "version": ""}]})
+            "hosts": [{"id": "a", "version": "1.2.3"}, {"id": "b", "version": ""}],
+            "guests": [{"version": "", "count": 1, "environments": ["fuse-b"]},
+                {"version": "1.2.3", "count": 2, "environments": ["fuse-a", "fuse-c"]}]})
     );
     assert_eq!(
         user.run(&["version", "--client"]).ok().stdout,
@@ -364,11 +389,9 @@ fn versions_of_both_sides() {
     let closed = User::connected(&server.url(), "other")
         .run(&["version"])
         .ok();
-    assert!(
-        closed.stderr.contains("hosts are not shown: "),
-        "{}",
-        closed.stderr
-    );
+    for hidden in ["hosts are not shown: ", "guests are not shown: "] {
+        assert!(closed.stderr.contains(hidden), "{}", closed.stderr);
+    }
     let alone = User::new().run(&["version"]).ok();
     assert_eq!(alone.stdout, "client  dev\n");
     assert!(alone.stderr.contains("fuse connect"), "{}", alone.stderr);

@@ -195,6 +195,7 @@ impl Control {
         let change = Change {
             url: Some(booted.vm.url),
             boot_id: booted.vm.boot_id,
+            guest_version: booted.vm.guest_version,
             endpoints: Some(booted.endpoints),
             guest_token: booted.token,
             task: TaskChange::Running,

@@ -11,6 +11,7 @@ use fuse_wire_host::{
     grant::MintError,
     snapshot::{ForkRequest, RestoreRequest, Snapshot, SnapshotRequest},
     start_agent, text,
+    vm::guest_version,
 };
 
 use super::{FoundVm, NewVm, Provider, ProviderError};
@@ -98,6 +99,7 @@ fn found(view: VmView) -> FoundVm {
         url: view.url,
         owner: view.owner,
         boot_id: view.boot_id.filter(|_| up),
+        guest_version: view.guest_version.as_deref().and_then(guest_version),
         stopped: view.state == Some(VmState::Stopped),
         timings: view.timings_ms,
     }

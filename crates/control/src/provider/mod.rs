@@ -87,6 +87,8 @@ pub(crate) struct FoundVm {
     /// The boot that its guest is in; `None` while it boots, or when the provider does
     /// not say.
     pub(crate) boot_id: Option<String>,
+    /// Release of the agent in its guest; `None` when the provider does not say.
+    pub(crate) guest_version: Option<String>,
     /// It has ended and its host does not boot it again.
     pub(crate) stopped: bool,
     /// How long its host took to make it, if it was made just now.

@@ -29,6 +29,7 @@ fn found(vm: &EnvironmentId) -> FoundVm {
         url: format!("fc://{vm}"),
         owner: None,
         boot_id: None,
+        guest_version: None,
         stopped: false,
         timings: None,
     }

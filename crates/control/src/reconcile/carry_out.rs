@@ -100,6 +100,16 @@ impl Control {
                     self.set_up_again(record).await?;
                 }
             }
+            Action::NoteGuest { id, version } => {
+                if let Some(record) = picture.records.get(id) {
+                    let change = Change {
+                        guest_version: Some(version.clone()),
+                        ..Change::default()
+                    };
+                    // Stale or missing: the next cycle looks again.
+                    let _guarded = self.record_update(record, change).await?;
+                }
+            }
             Action::RetryDestroy(id) => self.retry_destroy(id).await?,
             Action::DestroyOrphan { place, vm } => {
                 let id = EnvironmentId::new(vm.clone());

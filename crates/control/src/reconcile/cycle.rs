@@ -180,6 +180,7 @@ impl Control {
                     .as_ref()
                     .is_some_and(|op| op.expires_at > now),
                 boot_id: record.boot_id.clone(),
+                guest_version: record.guest_version.clone(),
             })
             .collect();
         Ok(Picture {
@@ -285,6 +286,7 @@ impl Control {
                             id: vm.id,
                             owner: vm.owner,
                             boot_id: vm.boot_id,
+                            guest_version: vm.guest_version,
                             stopped: vm.stopped,
                         })
                         .collect(),

@@ -165,6 +165,7 @@ impl Control {
         let mut change = Change {
             url: Some(vm.url),
             boot_id: vm.boot_id,
+            guest_version: vm.guest_version,
             task: TaskChange::Running,
             operation: OperationChange::End,
             audit: audit::recovered(record),

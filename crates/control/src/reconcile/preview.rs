@@ -174,6 +174,11 @@ impl Preview {
                 id.as_str(),
                 "write files and credentials again: its guest has booted anew".to_owned(),
             ),
+            Action::NoteGuest { id, version } => (
+                "set-up",
+                id.as_str(),
+                format!("write down that its guest agent is of release {version}"),
+            ),
             Action::DestroyOrphan { place, vm } => (
                 "orphans",
                 vm.as_str(),

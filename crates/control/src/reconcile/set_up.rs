@@ -100,6 +100,7 @@ impl Control {
             error: Some(String::new()),
             guest_token: credentials.map(|made| made.token),
             boot_id: Some(boot_id),
+            guest_version: vm.guest_version,
             audit: audit::set_up_again(record, secrets.keys()),
             ..Change::default()
         })

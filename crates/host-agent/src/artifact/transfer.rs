@@ -238,6 +238,7 @@ impl Inner {
             storage_gb: u32::try_from(written.length.div_ceil(1 << 30).max(1)).unwrap_or(u32::MAX),
             index: 0,
             boot_id: None,
+            guest_version: None,
             blocks: Some(sparse_form::blocks(total)),
             source_peer: Some(peer),
         };

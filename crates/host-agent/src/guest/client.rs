@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fuse_wire_guest::control::{
     ClockRequest, ClockResponse, ErrorBody, ExecRequest, ExecResponse, PowerAction, PowerRequest,
-    SurfaceRequest, SurfaceStatus, UploadRequest, UploadResponse, path,
+    Status, SurfaceRequest, SurfaceStatus, UploadRequest, UploadResponse, path,
 };
 use fuse_wire_guest::snapshot::{
     self, FreezeRequest, FreezeResponse, ResumedRequest, SeedRequest, ThawResponse,
@@ -177,6 +177,15 @@ impl GuestClient {
     pub async fn thaw(&self, limit: Duration) -> Result<bool, GuestError> {
         let answer = self.call(http::Method::POST, snapshot::path::THAW, Vec::new(), limit);
         Ok(parse::<ThawResponse>(&answer.await?)?.held)
+    }
+
+    /// What the guest agent says of itself.
+    ///
+    /// # Errors
+    /// See [`GuestError`].
+    pub async fn status(&self, limit: Duration) -> Result<Status, GuestError> {
+        let answer = self.call(http::Method::GET, path::STATUS, Vec::new(), limit);
+        serde_json::from_slice(&answer.await?).map_err(GuestError::Malformed)
     }
 
     /// Gives the guest's kernel randomness.

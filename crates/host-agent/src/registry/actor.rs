@@ -4,8 +4,9 @@
 //! on when its caller has left; a delete is legal in every state and ends the task.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use fuse_wire_host::{FailedCreate, VmState, VmView};
+use fuse_wire_host::{FailedCreate, VmState, VmView, vm::guest_version};
 use tokio::sync::oneshot;
 
 use super::bring_up::{BringUp, Failure, Kind};
@@ -23,6 +24,9 @@ use super::{restore, snapshot, surface};
 use crate::report::chain;
 use crate::snapshot::Held;
 use crate::vmm::{Process, Sockets};
+
+/// How long a guest that was found running may take to say what it is.
+const STATUS_LIMIT: Duration = Duration::from_secs(2);
 
 /// A VM's task.
 #[derive(Debug)]
@@ -131,7 +135,25 @@ impl Actor {
             tracing::warn!(vm_id, error = chain(&error), "files of a restore are left");
         }
         snapshot::resume_adopted(&self).await;
+        self.ask_version().await;
         self.serve().await;
+    }
+
+    /// An agent before this one did not note what its guests run.
+    async fn ask_version(&mut self) {
+        if self.meta.guest_version.is_some() {
+            return;
+        }
+        let said = self.vm.guest.status(STATUS_LIMIT).await;
+        let Some(version) = said
+            .ok()
+            .and_then(|said| guest_version(&said.fused_version))
+        else {
+            return;
+        };
+        self.meta.guest_version = Some(version);
+        // Not stored: it comes with the next change, or is asked for again.
+        self.enter(self.vm.state());
     }
 
     /// Brings the VM up. Of a resumed guest, returns whether its clock is right.
@@ -316,7 +338,7 @@ impl Actor {
     }
 
     pub(super) fn enter(&self, state: VmState) {
-        let boot_id = self.meta.boot_id.clone();
-        self.mailbox.status.send_replace(Status { state, boot_id });
+        let status = Status::of(&self.meta, state);
+        self.mailbox.status.send_replace(status);
     }
 }

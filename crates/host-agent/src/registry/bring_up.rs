@@ -16,8 +16,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuse_wire_guest::READY_PORT;
+use fuse_wire_guest::{READY_PORT, Ready};
 use fuse_wire_host::limits::BOOT_QUEUE_LIMIT;
+use fuse_wire_host::vm::guest_version;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
@@ -162,6 +163,8 @@ impl BringUp<'_> {
         if let Kind::Resume(from) = kind {
             let clock_synced = Some(self.load(&spec, &process, from).await?);
             self.meta.boot_id.clone_from(&from.stored().boot_id);
+            let version = &from.stored().guest_version;
+            self.meta.guest_version.clone_from(version);
             return Ok(Up {
                 process,
                 clock_synced,
@@ -172,9 +175,10 @@ impl BringUp<'_> {
         self.step(Step::Configure, configure).await?;
         self.timings.note(timings::HOST, host_work.elapsed());
         let turn = self.turn(kind).await?;
-        let boot_id = self.boot(&spec, &process).await?;
+        let ready = self.boot(&spec, &process).await?;
         drop(turn);
-        self.meta.boot_id = Some(boot_id);
+        self.meta.guest_version = guest_version(&ready.fused_version);
+        self.meta.boot_id = Some(ready.boot_id);
         self.seed().await;
         Ok(Up {
             process,
@@ -306,8 +310,8 @@ impl BringUp<'_> {
         turn
     }
 
-    /// Starts the machine and waits for the guest, whose id of this boot it returns.
-    async fn boot(&self, spec: &MachineSpec, process: &Process) -> Result<String, Failure> {
+    /// Starts the machine and waits for what the guest says of itself.
+    async fn boot(&self, spec: &MachineSpec, process: &Process) -> Result<Ready, Failure> {
         let begun = std::time::Instant::now();
         let transport = self.host.vmm.transport(&spec.sockets);
         self.check(Step::Boot, When::Before)?;
@@ -339,7 +343,7 @@ impl BringUp<'_> {
             fused = ready.fused_version,
             "guest answers"
         );
-        Ok(ready.boot_id)
+        Ok(ready)
     }
 
     /// Makes the program the machine that was saved, and waits until its guest answers. The host is

@@ -210,6 +210,7 @@ fn meta(
             .to_string(),
         process: None,
         boot_id: None,
+        guest_version: None,
         seed_snapshot: source
             .seed
             .as_ref()

@@ -63,6 +63,9 @@ pub struct Meta {
     /// The guest kernel's id of its last boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// Release of the agent in its guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_version: Option<String>,
     /// The snapshot that its disk began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed_snapshot: Option<String>,
@@ -333,6 +336,7 @@ mod tests {
             created_at: "2026-01-01T00:00:00Z".into(),
             process: None,
             boot_id: None,
+            guest_version: None,
             seed_snapshot: None,
             sock: "/s".into(),
             surface_published: false,

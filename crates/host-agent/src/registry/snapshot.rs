@@ -82,6 +82,7 @@ pub(super) async fn take(
         storage_gb: meta.spec.storage_gb,
         index: meta.slot.index,
         boot_id: meta.boot_id.clone(),
+        guest_version: meta.guest_version.clone(),
         blocks: Some(taken.disk.blocks),
         source_peer: None,
     };

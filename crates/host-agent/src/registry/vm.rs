@@ -47,6 +47,17 @@ pub(super) enum Op {
 pub(super) struct Status {
     pub(super) state: VmState,
     pub(super) boot_id: Option<String>,
+    pub(super) guest_version: Option<String>,
+}
+
+impl Status {
+    pub(super) fn of(meta: &Meta, state: VmState) -> Self {
+        Self {
+            state,
+            boot_id: meta.boot_id.clone(),
+            guest_version: meta.guest_version.clone(),
+        }
+    }
 }
 
 /// A VM, as everybody but its own task sees it.
@@ -77,8 +88,7 @@ pub(super) struct Mailbox {
 impl Vm {
     pub(super) fn new(host: &Host, meta: &Meta, state: VmState) -> (Arc<Self>, Mailbox) {
         let (ops, inbox) = mpsc::channel(QUEUE);
-        let boot_id = meta.boot_id.clone();
-        let (set_status, status) = watch::channel(Status { state, boot_id });
+        let (set_status, status) = watch::channel(Status::of(meta, state));
         let sockets = host.vmm.sockets(&meta.vm_id, &host.metas.dir(&meta.vm_id));
         let vm = Self {
             id: meta.vm_id.clone(),
@@ -103,14 +113,15 @@ impl Vm {
     }
 
     pub(super) fn view(&self) -> VmView {
-        let Status { state, boot_id } = self.status.borrow().clone();
+        let status = self.status.borrow().clone();
         VmView {
             vm_id: self.id.clone(),
             url: self.url.clone(),
             name: Some(self.spec.name.clone()),
             owner: self.spec.owner.clone(),
-            state: Some(state),
-            boot_id,
+            state: Some(status.state),
+            boot_id: status.boot_id,
+            guest_version: status.guest_version,
             timings_ms: None,
         }
     }

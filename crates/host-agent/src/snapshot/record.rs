@@ -26,6 +26,9 @@ pub struct Stored {
     /// The boot that the guest was in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// Release of the agent in the guest, which a live snapshot keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_version: Option<String>,
     /// Blocks of the disk's sparse form; absent in records of older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<u64>,

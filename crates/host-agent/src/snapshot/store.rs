@@ -357,6 +357,7 @@ mod tests {
             storage_gb: 1,
             index: 3,
             boot_id: None,
+            guest_version: None,
             blocks: Some(2),
             source_peer: None,
         }

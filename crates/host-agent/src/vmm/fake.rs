@@ -12,8 +12,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use fuse_wire_guest::control::{
-    ClockResponse, ErrorBody, ExecRequest, ExecResponse, SurfaceRequest, SurfaceStatus, UploadFile,
-    UploadRequest, UploadResponse, path,
+    ClockResponse, ErrorBody, ExecRequest, ExecResponse, Status, SurfaceRequest, SurfaceStatus,
+    UploadFile, UploadRequest, UploadResponse, path,
 };
 use fuse_wire_guest::snapshot::{self, FreezeRequest, FreezeResponse, ThawResponse};
 use fuse_wire_guest::{GENERATION, READY_PORT, Ready, vsock};
@@ -401,6 +401,7 @@ async fn answer(
             told.lock().unwrap().uploads.push(UploadRequest { files });
             json(&UploadResponse { written: 1 })
         }
+        path::STATUS => json(&status()),
         path::POWER => {
             told.lock().unwrap().power_offs += 1;
             end_all(&started);
@@ -422,6 +423,18 @@ async fn answer(
         }
         _ => refuse(StatusCode::NOT_FOUND, "no such route"),
     })
+}
+
+fn status() -> Status {
+    Status {
+        generation: GENERATION,
+        fused_version: "0.0.0".to_owned(),
+        vm_id: String::new(),
+        boot_id: "boot".to_owned(),
+        uptime_ms: 1,
+        error: None,
+        surface: SurfaceStatus::default(),
+    }
 }
 
 fn json<T: Serialize>(body: &T) -> Response<Full<Bytes>> {

@@ -34,7 +34,7 @@ async fn live(mut agent: Agent, outside: Outside) {
         (a.state, a.owner.as_deref()),
         (Some(VmState::Running), Some("fleet-1"))
     );
-    assert!(a.timings_ms.is_some() && a.boot_id.is_some());
+    assert!(a.timings_ms.is_some() && a.boot_id.is_some() && a.guest_version.is_some());
     commands(&agent).await;
     files(&agent).await;
     surface(&agent, &a.url, &outside).await;
@@ -52,6 +52,7 @@ async fn live(mut agent: Agent, outside: Outside) {
     agent.launch().await;
     let kept = agent.client.get("a").await.unwrap();
     assert_eq!((&kept.url, &kept.boot_id), (&a.url, &a.boot_id));
+    assert_eq!(kept.guest_version, a.guest_version);
     assert_eq!(kept.state, Some(VmState::Running));
     let after: Vec<_> = agent.processes();
     assert_eq!(

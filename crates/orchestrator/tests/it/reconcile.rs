@@ -203,6 +203,27 @@ async fn a_guest_that_booted_again_is_set_up_again() {
     fuse.stop().await;
 }
 
+/// A host agent of an earlier release does not say what its guests run; its successor does.
+#[tokio::test]
+async fn what_guests_run_is_noted_when_their_host_says_so() {
+    let (fuse, agent) = with_agent(options()).await;
+    let made = fuse.create(&json!({"task_id": "a"})).await.is(201);
+    assert_eq!(made.get("guest_version"), None);
+    for version in ["1.2.3", "1.3.0"] {
+        agent.note_guest("fuse-a", version);
+        cycle(&fuse, &agent).await;
+        fuse.until("/v1/environments/fuse-a", |answer| {
+            answer.json["guest_version"] == version
+        })
+        .await;
+    }
+    agent.note_guest("fuse-a", "\u{1b}[2Jnonsense");
+    cycle(&fuse, &agent).await;
+    let kept = fuse.get("/v1/environments/fuse-a").await.is(200);
+    assert_eq!(kept["guest_version"], "1.3.0");
+    fuse.stop().await;
+}
+
 #[tokio::test]
 async fn a_vm_that_ended_by_itself_ends_its_environment() {
     let (fuse, agent) = with_agent(options()).await;

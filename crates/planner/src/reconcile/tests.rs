@@ -17,6 +17,7 @@ fn record(id: &str, state: State) -> Tracked {
         state,
         busy: false,
         boot_id: String::new(),
+        guest_version: String::new(),
     }
 }
 
@@ -25,6 +26,7 @@ fn ours(id: &str) -> Listed {
         id: id.to_owned(),
         owner: Some("ours".to_owned()),
         boot_id: None,
+        guest_version: None,
         stopped: false,
     }
 }
@@ -195,12 +197,14 @@ fn vms_of_other_fleets_are_counted_and_never_touched() {
             id: "a".to_owned(),
             owner: Some("theirs".to_owned()),
             boot_id: None,
+            guest_version: None,
             stopped: false,
         },
         Listed {
             id: "b".to_owned(),
             owner: None,
             boot_id: None,
+            guest_version: None,
             stopped: false,
         },
     ];
@@ -265,6 +269,37 @@ fn another_boot_of_the_guest_is_set_up_again() {
     for state in [State::Provisioning, State::Draining] {
         assert_eq!(plan(state, "one", Some("two")), (vec![], false), "{state}");
     }
+}
+
+#[test]
+fn another_release_of_the_guest_agent_is_noted() {
+    let plan = |state, boot: &str, known: &str, said: Option<&str>| {
+        let tracked = [Tracked {
+            boot_id: "one".to_owned(),
+            guest_version: known.to_owned(),
+            ..record("a", state)
+        }];
+        let vm = Listed {
+            boot_id: Some(boot.to_owned()),
+            guest_version: said.map(str::to_owned),
+            ..ours("a")
+        };
+        let listings = [(HOST.to_owned(), Listing::Vms(vec![vm]))].into();
+        cycle(&mut Memory::default(), &tracked, &listings)
+    };
+    let note = || Action::NoteGuest {
+        id: id("a"),
+        version: "2".to_owned(),
+    };
+    let running = State::Running;
+    assert_eq!(plan(running, "one", "", Some("2")), [note()]);
+    assert_eq!(plan(running, "one", "1", Some("2")), [note()]);
+    assert_eq!(plan(running, "one", "2", Some("2")), []);
+    assert_eq!(plan(running, "one", "1", None), []);
+    // Setting it up notes it as well.
+    let set_up = Action::SetUpAgain(id("a"));
+    assert_eq!(plan(running, "two", "1", Some("2")), [set_up]);
+    assert_eq!(plan(State::Draining, "one", "1", Some("2")), []);
 }
 
 #[test]
@@ -336,7 +371,8 @@ proptest! {
                 let (id, destroying) = match &action {
                     Action::MarkLost(id) => (id, false),
                     Action::Reap(id) | Action::RetryDestroy(id) => (id, true),
-                    Action::DestroyOrphan { .. } | Action::SetUpAgain(_) | Action::EndStopped(_) => panic!("{action:?}"),
+                    Action::DestroyOrphan { .. } | Action::SetUpAgain(_) | Action::NoteGuest { .. }
+                    | Action::EndStopped(_) => panic!("{action:?}"),
                 };
                 let found = tracked.iter().find(|one| one.id == *id).unwrap();
                 prop_assert!(!found.busy);

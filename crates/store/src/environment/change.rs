@@ -27,7 +27,8 @@ const UPDATE: MultiRow = MultiRow {
          op_kind = CASE r.column8 WHEN 0 THEN op_kind ELSE r.column9 END, \
          op_owner = CASE r.column8 WHEN 0 THEN op_owner ELSE r.column10 END, \
          op_expires_at = CASE r.column8 WHEN 0 THEN op_expires_at ELSE r.column11 END, \
-         updated_at = r.column12, boot_id = r.column14 FROM (VALUES ",
+         updated_at = r.column12, boot_id = r.column14, \
+         guest_version = r.column15 FROM (VALUES ",
     after: concat!(
         ") AS r WHERE environments.id = r.column1 AND environments.version = r.column2 \
          AND (r.column8 <> 2 OR op_kind IS NULL OR op_owner = r.column10 \
@@ -140,6 +141,9 @@ impl Update {
         if let Some(boot_id) = &change.boot_id {
             after.boot_id.clone_from(boot_id);
         }
+        if let Some(version) = &change.guest_version {
+            after.guest_version.clone_from(version);
+        }
         if let Some(endpoints) = &change.endpoints {
             after.endpoints.clone_from(endpoints);
         }
@@ -174,7 +178,8 @@ impl Update {
             operation.map(|operation| operation.expires_at),
             tx.now,
             tx.alive_since,
-            after.boot_id.as_str()
+            after.boot_id.as_str(),
+            after.guest_version.as_str()
         ])
     }
 }

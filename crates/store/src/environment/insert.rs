@@ -155,6 +155,7 @@ impl Insert {
             url: String::new(),
             endpoints: Vec::new(),
             boot_id: String::new(),
+            guest_version: String::new(),
             probe: match new.has_probe {
                 true => Probe::Waiting,
                 false => Probe::None,

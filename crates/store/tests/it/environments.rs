@@ -68,6 +68,7 @@ async fn a_life_from_create_to_destroyed(db: Db) {
             protocol: "tcp".to_owned(),
         }]),
         boot_id: Some("boot-1".to_owned()),
+        guest_version: Some("1.2.3".to_owned()),
         ..running()
     };
     let up = store
@@ -79,7 +80,7 @@ async fn a_life_from_create_to_destroyed(db: Db) {
         (State::Running, made.version.next())
     );
     assert_eq!(up.operation, None);
-    assert_eq!(up.boot_id, "boot-1");
+    assert_eq!((&*up.boot_id, &*up.guest_version), ("boot-1", "1.2.3"));
     assert_eq!(get(&store, &made.id).await.as_ref(), Some(&up));
     assert_eq!(task_of(&store, "t").await.status, TaskStatus::Running);
 

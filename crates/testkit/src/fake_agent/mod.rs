@@ -146,6 +146,12 @@ impl FakeAgent {
         self.state.lock().chooses_snapshot_ids = true;
     }
 
+    /// Makes it an agent of other generations of the contract.
+    pub fn speaks(&self, generations: &'static str) {
+        let stated = axum::http::HeaderValue::from_static(generations);
+        self.state.lock().speaks = Some(stated);
+    }
+
     /// Says that the host has this instead of the usual.
     pub fn has(&self, capacity: Capacity) {
         self.state.lock().capacity = Some(capacity);
@@ -193,6 +199,13 @@ impl FakeAgent {
             vm.reboots += 1;
             vm.serves = false;
             vm.files.retain(|path, _| !path.starts_with("/fuse/"));
+        }
+    }
+
+    /// Lets a VM be listed with the release of its guest's agent, as if somebody had just noted it.
+    pub fn note_guest(&self, name: &str, version: &str) {
+        if let Some(vm) = self.state.lock().vms.get_mut(name) {
+            vm.guest_version = Some(version.to_owned());
         }
     }
 

@@ -12,7 +12,7 @@ use axum::{
 };
 use fuse_wire_host::{
     Capacity, CreateVmRequest, Endpoint, ExecRequest, ExecResponse, StartAgentRequest,
-    StartAgentResponse, UploadRequest, VmList, VmState, VmView, limits, name, text,
+    StartAgentResponse, UploadRequest, VmList, VmState, VmView, generation, limits, name, text,
 };
 use serde_json::json;
 
@@ -57,9 +57,12 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .with_state(state)
 }
 
-/// Wakes whoever waits for a call.
+/// States what it speaks, and wakes whoever waits for a call.
 async fn tell(Shared(state): Agent, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
+    if let Some(stated) = state.lock().speaks.clone() {
+        response.headers_mut().insert(generation::HEADER, stated);
+    }
     state.answered().send_replace(());
     response
 }
@@ -114,6 +117,7 @@ pub(super) fn view(id: &str, vm: &Vm) -> VmView {
             VmState::Running
         }),
         boot_id: Some(vm.boot_id()),
+        guest_version: vm.guest_version.clone(),
         timings_ms: None,
     }
 }

@@ -98,6 +98,8 @@ pub(super) struct Vm {
     pub(super) stopped: bool,
     /// Boots so far, less one.
     pub(super) reboots: u32,
+    /// Release of the agent in its guest; an earlier agent does not say.
+    pub(super) guest_version: Option<String>,
     pub(super) surface: Option<Surface>,
 }
 
@@ -112,6 +114,8 @@ pub(super) type OnExec = Arc<dyn Fn(&[String]) -> ExecResponse + Send + Sync>;
 #[derive(Default)]
 pub(super) struct Inner {
     pub(super) vms: BTreeMap<String, Vm>,
+    /// Generations of the contract that it states; without, those of an agent that states none.
+    pub(super) speaks: Option<axum::http::HeaderValue>,
     /// Most VMs that there were at a time.
     pub(super) peak: usize,
     pub(super) snapshots: BTreeMap<String, Stored>,

@@ -170,6 +170,8 @@ fn a_live_snapshot_pauses_once_and_resumes_whatever_fails() {
             (SnapshotKind::Live, Some(true))
         );
         assert_eq!(restored.boot_id.as_deref(), Some("boot"));
+        let version = registry.get("vm").unwrap().guest_version;
+        assert_eq!(version.as_deref(), Some("0.0.0"));
         let told = told(&bench);
         assert_eq!(told[told.len() - 2..], ["load", "resumed"]);
         assert_eq!(

@@ -6,6 +6,7 @@
 //! * [`vm`], [`exec`], [`files`], [`logs`], [`start_agent`], [`snapshot`], [`capacity`]: one file per resource, holding the
 //!   request and the answer of its routes;
 //! * [`artifact`], [`grant`]: disks on their way between hosts, and what opens them;
+//! * [`generation`]: which releases of the two ends understand each other;
 //! * [`limits`]: every bound both ends agree on;
 //! * [`text`]: error bodies that the contract fixes word for word;
 //! * [`url_policy`]: which agent URLs may be dialled;
@@ -22,6 +23,7 @@ pub mod client;
 pub mod encoding;
 pub mod exec;
 pub mod files;
+pub mod generation;
 pub mod grant;
 pub mod limits;
 pub mod logs;
@@ -41,6 +43,7 @@ pub use client::{
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::{FileUpload, UploadRequest};
 pub use fuse_wire_attach as attach;
+pub use generation::Generations;
 pub use grant::Grant;
 pub use logs::{FailedCreate, LogSource, MAX_LOG_BYTES};
 pub use snapshot::{

@@ -141,6 +141,7 @@ impl BootError {
                 HostError::Conflict { .. }
                     | HostError::BadRequest { .. }
                     | HostError::Unauthorized { .. }
+                    | HostError::Generation { .. }
                     | HostError::Busy { .. }
                     | HostError::Unreachable { .. }
             ),

@@ -144,6 +144,7 @@ fn is_the_hosts(error: &ProviderError) -> bool {
             | HostError::TooLarge { .. }
             | HostError::Malformed { .. } => true,
             HostError::Unauthorized { .. }
+            | HostError::Generation { .. }
             | HostError::NotFound { .. }
             | HostError::Conflict { .. }
             | HostError::NotUpgraded { .. }

@@ -34,6 +34,9 @@ pub enum RegisterError {
         /// Where its token is set.
         variable: &'static str,
     },
+    /// Nothing in common with the agent: it is of a release too far away.
+    #[error("{0}")]
+    Generation(String),
     /// The probe failed and capacity was not declared in full.
     #[error(
         "could not probe host capacity and cpus/ram_mb/storage_gb were not all declared explicitly: {0}"
@@ -79,7 +82,7 @@ impl RegisterError {
             Self::Url(_) | Self::Arch(_) | Self::NotPositive { .. } => ErrorKind::Invalid,
             Self::TokenRejected { .. } => ErrorKind::Unauthenticated,
             Self::ProbeFailed(_) | Self::NotProbed(_) => ErrorKind::Internal,
-            Self::BackendInUse { .. } => ErrorKind::Conflict,
+            Self::BackendInUse { .. } | Self::Generation(_) => ErrorKind::Conflict,
         }
     }
 }
@@ -255,6 +258,9 @@ fn settle(
                 url: url.to_string(),
                 variable: token_variable(backend),
             });
+        }
+        Err(e @ HostError::Generation { .. }) => {
+            return Err(RegisterError::Generation(e.to_string()));
         }
         Err(e) if !merge::is_complete(request) => {
             return Err(RegisterError::ProbeFailed(chain(&e)));

@@ -8,7 +8,7 @@ use std::any::Any;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use fuse_wire_host::text;
+use fuse_wire_host::{Generations, text};
 
 use crate::artifact::{PullError, ServeError};
 use crate::disk::sealed::SealError;
@@ -41,6 +41,19 @@ impl ApiError {
 
     pub(super) fn unauthorized() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, text::UNAUTHORIZED)
+    }
+
+    pub(super) fn generation(theirs: Generations) -> Self {
+        let behind = if theirs.is_behind(Generations::OURS) {
+            "the caller, which is behind"
+        } else {
+            "this agent, which is behind: host-agent/firecracker/fc-update.sh"
+        };
+        let text = format!(
+            "this agent speaks generations {} of the host contract and the caller {theirs}: update {behind}",
+            Generations::OURS
+        );
+        Self::new(StatusCode::UPGRADE_REQUIRED, text)
     }
 
     pub(super) fn unknown_route() -> Self {

@@ -1,7 +1,7 @@
 //! The host contract over HTTP/1.1. Thin: read, one call, answer.
 //!
 //! [`server`] accepts connections and bounds them, `auth` asks for the token before anything
-//! else, `body` reads a request body by the contract's rules, `routes` are the handlers, and
+//! else, `generation` refuses callers of a release too far away, `body` reads a request body by the contract's rules, `routes` are the handlers, and
 //! `error` alone maps errors to statuses and texts.
 
 mod artifacts;
@@ -9,6 +9,7 @@ mod attach;
 mod auth;
 mod body;
 mod error;
+mod generation;
 mod logs;
 mod routes;
 pub mod server;
@@ -26,7 +27,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::HeaderValue;
 use axum::http::header::SERVER;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use tokio::sync::Semaphore;
@@ -98,6 +99,7 @@ impl App {
             // Bodies are bounded by `body`, by the rules of the contract.
             .layer(DefaultBodyLimit::disable())
             .layer(from_fn_with_state(self.clone(), auth::require_token))
+            .layer(from_fn(generation::negotiate))
             .layer(CatchPanicLayer::custom(error::panicked))
             .layer(from_fn_with_state(self.clone(), add_server))
             .with_state(self)

@@ -37,6 +37,30 @@ fn every_route_asks_for_the_token_first() {
 }
 
 #[test]
+fn callers_of_other_generations_are_told_who_is_behind() {
+    in_netns(|| async {
+        let served = Served::start(&[]).await;
+        for (stated, want, says) in [
+            ("", "200", ""),
+            ("1-1", "200", ""),
+            ("1-7", "200", ""),
+            ("2-3", "426", "update this agent, which is behind"),
+            ("0-0", "426", "update the caller, which is behind"),
+        ] {
+            let header = match stated {
+                "" => String::new(),
+                stated => format!("fuse-generations: {stated}\r\n"),
+            };
+            let answer = served.send("GET", "/healthz", &header, "").await;
+            assert_eq!(status(&answer), want, "{stated}: {answer}");
+            assert!(text(&answer).contains(says), "{stated}: {answer}");
+            assert!(answer.contains("fuse-generations: 1-1\r\n"), "{answer}");
+        }
+        served.stop().await;
+    });
+}
+
+#[test]
 fn unknown_routes_and_methods() {
     in_netns(|| async {
         let served = Served::start(&[]).await;

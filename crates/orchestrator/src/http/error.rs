@@ -245,6 +245,7 @@ fn status_and_code(error: &Error) -> (StatusCode, ErrorCode) {
             | RegisterError::Url(_)
             | RegisterError::Arch(_)
             | RegisterError::NotPositive { .. }
+            | RegisterError::Generation(_)
             | RegisterError::BackendInUse { .. } => {}
         }
     }

@@ -80,6 +80,43 @@ async fn a_wrong_token_is_refused_in_the_seeds_words() {
     fuse.stop().await;
 }
 
+/// Before the store knows a host that nothing could be asked of; a host that becomes one is not placed on.
+#[tokio::test]
+async fn an_agent_of_another_generation_is_refused() {
+    let (fuse, agent) = (
+        Orchestrator::start().await,
+        FakeAgent::start().await.unwrap(),
+    );
+    let full = json!({"cpus": 1, "ram_mb": 1, "storage_gb": 1, "vm_count": 1});
+    let request = body(&agent, &json!({"capacity": full}));
+    for (speaks, mended_by) in [
+        (
+            "2-3",
+            "update the orchestrator: ops/install-orchestrator.sh",
+        ),
+        (
+            "0-0",
+            "update that host: host-agent/firecracker/fc-update.sh",
+        ),
+    ] {
+        agent.speaks(speaks);
+        fuse.post("/v1/hosts", &request).await.is_error(
+            409,
+            "conflict",
+            &format!(
+                "capacity: host agent at {} speaks generations {speaks} of the host contract and \
+                 this orchestrator 1-1: {mended_by}",
+                agent.url()
+            ),
+        );
+    }
+    assert_eq!(fuse.get("/v1/hosts").await.is(200), json!({"hosts": []}));
+    // It speaks more than we do, and what we do.
+    agent.speaks("1-3");
+    fuse.post("/v1/hosts", &request).await.is(201);
+    fuse.stop().await;
+}
+
 #[tokio::test]
 async fn an_unreachable_agent_needs_a_full_declaration() {
     let (fuse, mut agent) = (

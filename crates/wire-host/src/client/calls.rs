@@ -16,7 +16,7 @@ use crate::start_agent::{StartAgentRequest, StartAgentResponse};
 use crate::token::AgentToken;
 use crate::url_policy::AgentUrl;
 use crate::vm::{CreateVmRequest, VmList, VmView};
-use crate::{limits, name};
+use crate::{Generations, limits, name};
 
 /// A host agent: its address, its token, and a share of the process's connections.
 #[derive(Debug, Clone)]
@@ -271,6 +271,10 @@ impl HostClient {
         mut response: reqwest::Response,
     ) -> Result<Vec<u8>, HostError> {
         let status = response.status();
+        let theirs = Generations::stated_in(response.headers());
+        if Generations::OURS.common(theirs).is_none() {
+            return Err(HostError::generation(call, &self.agent, theirs));
+        }
         let retry_after = response
             .headers()
             .get(RETRY_AFTER)

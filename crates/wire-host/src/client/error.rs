@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::StatusCode;
 use thiserror::Error;
 
+use crate::Generations;
 use crate::url_policy::AgentUrl;
 
 /// Which call failed: for messages.
@@ -72,6 +73,21 @@ pub enum HostError {
     Unauthorized {
         /// Who answered.
         agent: AgentUrl,
+    },
+    /// The two ends have no generation of the contract in common.
+    #[error(
+        "{call}: host agent at {agent} speaks generations {theirs} of the host contract and this orchestrator {}: {remedy}",
+        Generations::OURS
+    )]
+    Generation {
+        /// The call.
+        call: Call,
+        /// Who answered.
+        agent: AgentUrl,
+        /// What it speaks.
+        theirs: Generations,
+        /// What mends it.
+        remedy: &'static str,
     },
     /// 404: no such VM (or a route that this agent does not have).
     #[error("{call}: {text}")]
@@ -190,6 +206,7 @@ impl HostError {
         match self {
             Self::Busy { .. } | Self::Unreachable { .. } => true,
             Self::Unauthorized { .. }
+            | Self::Generation { .. }
             | Self::NotFound { .. }
             | Self::Conflict { .. }
             | Self::BadRequest { .. }
@@ -199,6 +216,21 @@ impl HostError {
             | Self::NotUpgraded { .. }
             | Self::Silent { .. }
             | Self::Malformed { .. } => false,
+        }
+    }
+
+    /// Tells which of the two is behind.
+    pub(super) fn generation(call: Call, agent: &AgentUrl, theirs: Generations) -> Self {
+        let remedy = if theirs.is_behind(Generations::OURS) {
+            "update that host: host-agent/firecracker/fc-update.sh"
+        } else {
+            "update the orchestrator: ops/install-orchestrator.sh"
+        };
+        Self::Generation {
+            call,
+            agent: agent.clone(),
+            theirs,
+            remedy,
         }
     }
 

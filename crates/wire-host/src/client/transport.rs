@@ -1,8 +1,9 @@
 //! The connection pool shared by all agents of a process.
 
+use http::{HeaderMap, HeaderValue};
 use thiserror::Error;
 
-use crate::limits;
+use crate::{Generations, generation, limits};
 
 /// Keeps connections to host agents. Clone it freely; the clones share the pool.
 #[derive(Debug, Clone)]
@@ -25,7 +26,12 @@ impl HostTransport {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             let _already = rustls::crypto::ring::default_provider().install_default();
         }
+        let mut headers = HeaderMap::new();
+        if let Ok(ours) = HeaderValue::from_str(&Generations::OURS.to_string()) {
+            headers.insert(generation::HEADER, ours);
+        }
         let http = reqwest::Client::builder()
+            .default_headers(headers)
             .redirect(reqwest::redirect::Policy::none())
             // A proxy from the environment would be handed the agent's token.
             .no_proxy()

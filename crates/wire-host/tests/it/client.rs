@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fuse_wire_host::limits::MAX_ERROR_BYTES;
 use fuse_wire_host::{
-    AgentToken, AgentUrl, CreateVmRequest, ExecRequest, FileUpload, HostClient, HostError,
-    HostTransport, UploadRequest,
+    AgentToken, AgentUrl, CreateVmRequest, ExecRequest, FileUpload, Generations, HostClient,
+    HostError, HostTransport, UploadRequest, generation,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -54,6 +54,32 @@ fn request_is_whole(seen: &[u8]) -> bool {
         })
         .map_or(0, |l| l.parse().unwrap());
     body.len() >= length
+}
+
+#[tokio::test]
+async fn an_agent_of_another_generation_is_named_with_what_mends_it() {
+    for (theirs, remedy) in [
+        (
+            "2-3",
+            "update the orchestrator: ops/install-orchestrator.sh",
+        ),
+        (
+            "0-0",
+            "update that host: host-agent/firecracker/fc-update.sh",
+        ),
+    ] {
+        let stated = format!("{}: {theirs}\r\n", generation::HEADER);
+        // Whatever it answered with, it is not to be believed.
+        for status in ["200 OK", "426 Upgrade Required"] {
+            let (client, server) = play(answer(status, &stated, "{}")).await;
+            let error = client.capacity().await.unwrap_err();
+            assert!(matches!(error, HostError::Generation { .. }), "{error:?}");
+            assert!(error.to_string().ends_with(remedy), "{error}");
+            let seen = server.await.unwrap().to_ascii_lowercase();
+            let ours = format!("{}: {}\r\n", generation::HEADER, Generations::OURS);
+            assert!(seen.contains(&ours), "{seen}");
+        }
+    }
 }
 
 fn answer(status: &str, headers: &str, body: &str) -> Vec<u8> {

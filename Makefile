@@ -3,10 +3,10 @@
 SHELL := /bin/bash
 GUEST_TARGET := $(shell uname -m)-unknown-linux-gnu
 
-.PHONY: help run test lint fmt build image fused bench soak docs dist
+.PHONY: help run test lint fmt build image fused bench soak upgrade-test fresh-root docs dist
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## from nothing to a running microVM: packages, build, local stack, hello
 	@ops/dev/run.sh
@@ -37,6 +37,12 @@ docs: ## the manual as a site, into target/manual
 
 soak: ## half an hour of random faults with a check every few seconds (FUSE_SOAK_MINUTES, FUSE_SOAK_SEED)
 	@cargo test --locked -p fuse-orchestrator --test it -- --ignored --exact soak::soak
+
+fresh-root: ## a Debian just made, from a clone to a running environment by the quickstart's commands
+	@tests/ops/fresh-root.sh
+
+upgrade-test: ## from an earlier release (FROM=<tag or commit>) to this tree, in every order, with guests running
+	@ops/dev/upgrade-test.sh $(FROM)
 
 dist: ## what a release is made of, into dist/: archives, packages, installers, checksums, bill of materials
 	@ops/dev/dist.sh

@@ -52,6 +52,41 @@ impl Bins {
     }
 }
 
+/// The programs and the image of one build.
+#[derive(Debug, Clone)]
+pub struct Release {
+    /// Its programs.
+    pub bins: Bins,
+    /// What its guests boot.
+    pub image: Image,
+}
+
+impl Release {
+    /// This build.
+    ///
+    /// # Errors
+    /// When its place cannot be found out or its image is missing.
+    pub fn current() -> Result<Self> {
+        Ok(Self {
+            bins: Bins::find()?,
+            image: Image::find()?,
+        })
+    }
+
+    /// The build whose programs are in `dir`, with its image in `image` there.
+    ///
+    /// # Errors
+    /// When a file of the image is missing.
+    pub fn at(dir: &Path) -> Result<Self> {
+        Ok(Self {
+            bins: Bins {
+                dir: dir.to_owned(),
+            },
+            image: Image::at(dir.join("image"))?,
+        })
+    }
+}
+
 /// The directory with kernel, initramfs and base image.
 #[derive(Debug, Clone)]
 pub struct Image {
@@ -73,6 +108,10 @@ impl Image {
             .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("fuse/image")))
             .or_else(|| var("HOME").map(|d| d.join(".cache/fuse/image")))
             .context("neither FUSE_IMAGE_DIR nor HOME is set")?;
+        Self::at(dir)
+    }
+
+    fn at(dir: PathBuf) -> Result<Self> {
         let image = Self { dir };
         for file in [image.kernel(), image.initramfs(), image.base()] {
             ensure!(

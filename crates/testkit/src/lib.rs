@@ -28,11 +28,11 @@ mod stack;
 mod wait;
 
 pub use api::{Api, Events, Reply};
-pub use bins::{Bins, Image};
+pub use bins::{Bins, Image, Release};
 pub use cli::{Fuse, Run};
 pub use daemon::Daemon;
 pub use guest::{ExecResult, Guest};
 pub use skip::{SkipReason, missing_for_guests, report_skip};
 pub use slot::{Slot, free_port};
-pub use stack::{Database, Stack, StackOptions, VmRecord, boot_permit};
+pub use stack::{Database, Part, Stack, StackOptions, VmRecord, boot_permit};
 pub use wait::{GiveUp, until};

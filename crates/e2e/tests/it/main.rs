@@ -27,6 +27,7 @@ mod restarts;
 mod secrets;
 mod services;
 mod suite;
+mod upgrade;
 mod vm_death;
 
 use std::process::ExitCode;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = [with_variants, trials, layers, refusals].into_iter();
+    let trials = [with_variants, trials, layers, refusals, upgrade::trials].into_iter();
     let trials = trials.flat_map(|of| of(&suite)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let clean = suite.teardown();

@@ -23,3 +23,5 @@ mod machine;
 mod snapshots;
 #[cfg(test)]
 mod startup;
+#[cfg(test)]
+mod wire;

@@ -8,5 +8,5 @@ mod programs;
 mod teardown;
 mod vms;
 
-pub use parts::{Database, Stack, StackOptions};
+pub use parts::{Database, Part, Stack, StackOptions};
 pub use vms::{VmRecord, boot_permit};

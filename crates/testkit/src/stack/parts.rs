@@ -1,13 +1,15 @@
 //! The stack itself: what it is made of, where its parts are, how it starts.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::PoisonError;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::api::Api;
-use crate::bins::{Bins, Image};
+use crate::bins::{Bins, Image, Release};
 use crate::cli::Fuse;
 use crate::daemon::Daemon;
 use crate::slot::Slot;
@@ -38,14 +40,28 @@ pub struct StackOptions {
     pub orchestrator_env: Vec<(String, String)>,
     /// Root of the agent's state, when not in the stack's directory.
     pub fc_dir: Option<PathBuf>,
+    /// Another build than the one under test, for all of its parts.
+    pub release: Option<Release>,
+}
+
+/// What runs and can be of different builds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The orchestrator.
+    Orchestrator,
+    /// The host agent and its VMM.
+    Agent,
+    /// What guests boot, their agent with it.
+    Image,
 }
 
 /// A running stack.
 #[derive(Debug)]
 pub struct Stack {
     pub(super) slot: Slot,
-    pub(super) bins: Bins,
-    pub(super) image: Image,
+    pub(super) release: Release,
+    /// Parts that are of another build.
+    pub(super) moved: std::sync::Mutex<BTreeMap<Part, Release>>,
     pub(super) options: StackOptions,
     pub(super) token: String,
     pub(super) agent_token: String,
@@ -70,8 +86,11 @@ impl Stack {
     pub async fn start_in(slot: Slot, options: StackOptions) -> Result<Self> {
         let stack = Self {
             slot,
-            bins: Bins::find()?,
-            image: Image::find()?,
+            release: match &options.release {
+                Some(release) => release.clone(),
+                None => Release::current()?,
+            },
+            moved: std::sync::Mutex::default(),
             options,
             token: random_hex(),
             agent_token: random_hex(),
@@ -104,13 +123,25 @@ impl Stack {
     /// The programs it runs.
     #[must_use]
     pub fn bins(&self) -> &Bins {
-        &self.bins
+        &self.release.bins
     }
 
     /// The image its guests boot.
     #[must_use]
     pub fn image(&self) -> &Image {
-        &self.image
+        &self.release.image
+    }
+
+    /// Takes `part` from another build when it starts the next time; the image, when the agent does.
+    pub fn move_to(&self, part: Part, release: &Release) {
+        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.insert(part, release.clone());
+    }
+
+    /// The build that `part` is taken from.
+    pub(super) fn release_of(&self, part: Part) -> Release {
+        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.get(&part).unwrap_or(&self.release).clone()
     }
 
     /// Root of the agent's state.
@@ -185,7 +216,15 @@ impl Stack {
     /// # Errors
     /// When the CLI is not built or `fuse connect` fails.
     pub async fn fuse(&self, name: &str) -> Result<Fuse> {
-        let fuse = Fuse::new(&self.bins, &self.dir().join("home").join(name))?;
+        self.fuse_of(name, &self.release).await
+    }
+
+    /// The same with the CLI of another build.
+    ///
+    /// # Errors
+    /// As [`Self::fuse`].
+    pub async fn fuse_of(&self, name: &str, release: &Release) -> Result<Fuse> {
+        let fuse = Fuse::new(&release.bins, &self.dir().join("home").join(name))?;
         fuse.run(&[
             "connect",
             &self.url(),
@@ -208,8 +247,16 @@ impl Stack {
         for dir in [self.logs(), self.fc_dir(), self.images_dir()] {
             std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         }
+        Ok(())
+    }
+
+    /// Lets the agent find the kernel of `image`.
+    pub(super) fn link_kernel(&self, image: &Image) -> Result<()> {
         let kernel = self.fc_dir().join("vmlinux.bin");
-        std::os::unix::fs::symlink(self.image.kernel(), &kernel)
+        if kernel.is_symlink() {
+            std::fs::remove_file(&kernel)?;
+        }
+        std::os::unix::fs::symlink(image.kernel(), &kernel)
             .with_context(|| format!("link {}", kernel.display()))
     }
 }

@@ -6,8 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::sync::Mutex;
 
-use super::parts::{Database, Stack};
+use super::parts::{Database, Part, Stack};
+use crate::api::Api;
+use crate::bins::Release;
 use crate::daemon::Daemon;
+use crate::slot::free_port;
 use crate::wait::until;
 
 /// A program that does not serve by then is broken.
@@ -24,7 +27,7 @@ impl Stack {
         let log = self.logs().join("fc-agent.log");
         let daemon = Daemon::spawn(
             "fc-agent",
-            &self.bins.path("fc-agent")?,
+            &self.release_of(Part::Agent).bins.path("fc-agent")?,
             &["serve"],
             &env,
             &log,
@@ -44,11 +47,38 @@ impl Stack {
     /// # Errors
     /// When it is not ready in time.
     pub async fn start_orchestrator(&self) -> Result<()> {
+        let release = self.release_of(Part::Orchestrator);
+        let daemon = self.spawn_orchestrator(&release, self.slot.orchestrator_port())?;
+        let api = self.api()?;
+        *self.orchestrator.lock().await = Some(daemon);
+        until("the orchestrator is ready", START_DEADLINE, || async {
+            still_runs(&self.orchestrator).await?;
+            api.get("/ready").await?.expect(200)
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Starts one more orchestrator on the same database, of another build, and a client of it.
+    ///
+    /// # Errors
+    /// When it is not ready in time.
+    pub async fn replica(&self, release: &Release) -> Result<(Daemon, Api)> {
+        let port = free_port()?;
+        let daemon = Mutex::new(Some(self.spawn_orchestrator(release, port)?));
+        let api = Api::new(format!("http://127.0.0.1:{port}"), Some(&self.token))?;
+        until("the replica is ready", START_DEADLINE, || async {
+            still_runs(&daemon).await?;
+            api.get("/ready").await?.expect(200)
+        })
+        .await?;
+        let daemon = daemon.into_inner().context("the replica was stopped")?;
+        Ok((daemon, api))
+    }
+
+    fn spawn_orchestrator(&self, release: &Release, port: u16) -> Result<Daemon> {
         let mut env = vec![
-            (
-                "ORCH_LISTEN".to_owned(),
-                format!("127.0.0.1:{}", self.slot.orchestrator_port()),
-            ),
+            ("ORCH_LISTEN".to_owned(), format!("127.0.0.1:{port}")),
             ("ORCH_AUTH_TOKEN".to_owned(), self.token.clone()),
             (
                 "TOKEN_ENCRYPTION_KEY".to_owned(),
@@ -68,21 +98,8 @@ impl Stack {
         env.extend(self.options.orchestrator_env.clone());
         let log = self.logs().join("orchestrator.log");
         let none: [&str; 0] = [];
-        let daemon = Daemon::spawn(
-            "orchestrator",
-            &self.bins.path("orchestrator")?,
-            &none,
-            &env,
-            &log,
-        )?;
-        let api = self.api()?;
-        *self.orchestrator.lock().await = Some(daemon);
-        until("the orchestrator is ready", START_DEADLINE, || async {
-            still_runs(&self.orchestrator).await?;
-            api.get("/ready").await?.expect(200)
-        })
-        .await?;
-        Ok(())
+        let program = release.bins.path("orchestrator")?;
+        Daemon::spawn("orchestrator", &program, &none, &env, &log)
     }
 
     /// `kill -9` of the agent.
@@ -119,12 +136,15 @@ impl Stack {
                 .map(str::to_owned)
                 .with_context(|| format!("{} is not UTF-8", p.display()))
         };
+        let emulator = self.release_of(Part::Agent).bins.path("fc-emulator")?;
+        let image = self.release_of(Part::Image).image;
+        self.link_kernel(&image)?;
         Ok(vec![
             ("FC_DIR".into(), path(&self.fc_dir())?),
             ("FC_SOCK_DIR".into(), path(&self.socket_dir())?),
-            ("FC_BIN".into(), path(&self.bins.path("fc-emulator")?)?),
-            ("FC_INITRD".into(), path(&self.image.initramfs())?),
-            ("BASE_ROOTFS".into(), path(&self.image.base())?),
+            ("FC_BIN".into(), path(&emulator)?),
+            ("FC_INITRD".into(), path(&image.initramfs())?),
+            ("BASE_ROOTFS".into(), path(&image.base())?),
             ("FC_AGENT_TOKEN".into(), self.agent_token.clone()),
         ])
     }

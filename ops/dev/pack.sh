@@ -52,6 +52,13 @@ bundle() {
     gzip -9n >"$out/$asset"
 }
 
+# libc <program>...: the dependency on the oldest C library that all of them start with.
+libc() {
+  local version
+  version=$(objdump -T "${@/#/$programs/}" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1) || true
+  printf 'libc6%s' "${version:+ (>= ${version#GLIBC_})}"
+}
+
 # package <name> <description> <depends>: from the tree that is in $work/<name>.
 package() {
   local root=$work/$1
@@ -84,13 +91,13 @@ for script in install-fuse.sh install-orchestrator.sh; do alone "ops/$script" "$
 root=$work/fuse-cli
 install -d -m 0755 "$root/usr/bin"
 install -m 0755 "$programs/fuse" "$root/usr/bin"
-package fuse-cli 'command line of Fuse, microVMs behind an API' 'libc6'
+package fuse-cli 'command line of Fuse, microVMs behind an API' "$(libc fuse)"
 
 root=$work/fuse-orchestrator
 install -d -m 0755 "$root/usr/bin" "$root/usr/lib/systemd/system"
 install -m 0755 "$programs/orchestrator" "$root/usr/bin"
 sed 's|/usr/local/bin/|/usr/bin/|' ops/systemd/fuse-orchestrator.service >"$root/usr/lib/systemd/system/fuse-orchestrator.service"
-package fuse-orchestrator 'control plane of Fuse, microVMs behind an API' 'libc6'
+package fuse-orchestrator 'control plane of Fuse, microVMs behind an API' "$(libc orchestrator)"
 
 root=$work/fuse-host
 install -d -m 0755 "$root/usr/bin" "$root/usr/lib/fuse"
@@ -104,7 +111,7 @@ for dir in host-agent/firecracker host-agent/qemu ops/lib ops/systemd; do
   done
 done
 package fuse-host 'host agent of Fuse, runs microVMs on this machine' \
-  'libc6, ca-certificates, curl, e2fsprogs, iproute2, lz4, mmdebstrap, nftables, procps, xz-utils, zstd'
+  "$(libc fc-agent qemu-agent fc-emulator), ca-certificates, curl, e2fsprogs, iproute2, lz4, mmdebstrap, nftables, procps, xz-utils, zstd"
 
 python3 ops/dev/sbom.py "$FUSE_VERSION" >"$out/fuse_sbom.cdx.json"
 chmod 0644 "$out"/*.tar.gz "$out"/*.deb "$out"/*.json

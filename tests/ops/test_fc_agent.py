@@ -1,5 +1,6 @@
 """fc-agent.sh and its relatives: the services of a host that runs guests."""
 
+import json
 import unittest
 
 from support import ARCH, FIRECRACKER, Stage, archive, program
@@ -24,6 +25,43 @@ class Host(Stage):
     def give_agent(self):
         self.put(AGENT, FAKE_AGENT)
         self.put("/var/lib/fuse/vmlinux.bin", b"", 0o644)
+
+    def tools(self):
+        """Packages that are there already."""
+        for tool in ("mmdebstrap", "lz4", "zstd", "xz", "nft", "mkfs.ext4"):
+            self.script(self.bin / tool, "#!/bin/sh\n")
+
+    def prepare_bootstrap(self):
+        """All that bootstrap would fetch; the control plane answers on the release server. What it is sent is returned."""
+        self.tools()
+        self.put(AGENT, FAKE_AGENT)
+        self.put("/var/lib/fuse/fused", program("fused"))
+        self.put("/usr/local/bin/firecracker", program("vmm"))
+        self.put(ORCHESTRATOR, program("there"))
+        # An earlier run without a database left the placeholder and another port.
+        self.fc("install-orchestrator")
+        bodies = []
+
+        def answer(request):
+            if request.path == "/ready":
+                body, status = b"{}", 200
+            elif request.command == "GET":
+                return self.releases.answer(request)
+            else:
+                length = int(request.headers["Content-Length"])
+                bodies.append((request.path, request.headers["Authorization"], json.loads(request.rfile.read(length))))
+                body, status = b"{}", 201
+            request.send_response(status)
+            request.send_header("Content-Length", str(len(body)))
+            request.end_headers()
+            request.wfile.write(body)
+
+        handler = self.releases.server.RequestHandlerClass
+        handler.do_GET, handler.do_POST = answer, answer
+        self.port = self.releases.url.rsplit(":", 1)[1]
+        text = self.at(CONFIG).read_text().replace("ORCH_LISTEN=:8080", f"ORCH_LISTEN=127.0.0.1:{self.port}")
+        self.put(CONFIG, text, 0o600)
+        return bodies
 
 
 class Orchestrator(Host):
@@ -241,36 +279,7 @@ class Install(Host):
 
 class Bootstrap(Host):
     def test_from_bare_machine_to_registered_host(self):
-        """Packages are there already (the fake tools below); the control plane answers on the release server."""
-        import json
-
-        for tool in ("mmdebstrap", "lz4", "zstd", "xz", "nft", "mkfs.ext4"):
-            self.script(self.bin / tool, "#!/bin/sh\n")
-        self.put(AGENT, FAKE_AGENT)
-        self.put("/var/lib/fuse/fused", program("fused"))
-        self.put("/usr/local/bin/firecracker", program("vmm"))
-        self.put(ORCHESTRATOR, program("there"))
-        # An earlier run without a database left the placeholder and another port.
-        self.fc("install-orchestrator")
-        bodies = []
-
-        def answer(request):
-            if request.path == "/ready":
-                body, status = b"{}", 200
-            else:
-                length = int(request.headers["Content-Length"])
-                bodies.append((request.path, request.headers["Authorization"], json.loads(request.rfile.read(length))))
-                body, status = b"{}", 201
-            request.send_response(status)
-            request.send_header("Content-Length", str(len(body)))
-            request.end_headers()
-            request.wfile.write(body)
-
-        self.releases.answer = answer
-        self.releases.server.RequestHandlerClass.do_POST = self.releases.server.RequestHandlerClass.do_GET
-        port = self.releases.url.rsplit(":", 1)[1]
-        text = self.at(CONFIG).read_text().replace("ORCH_LISTEN=:8080", f"ORCH_LISTEN=127.0.0.1:{port}")
-        self.put(CONFIG, text, 0o600)
+        bodies = self.prepare_bootstrap()
         done = self.fc("bootstrap")
         settings = self.settings(CONFIG)
         self.assertEqual(settings["DATABASE_URL"], "sqlite:///var/lib/fuse-orchestrator/fuse.db")
@@ -279,7 +288,7 @@ class Bootstrap(Host):
         self.assertEqual((path, authorization), ("/v1/hosts", f"Bearer {settings['ORCH_AUTH_TOKEN']}"))
         self.assertEqual((body["id"], body["region"], body["backend"]), ("local-fc", "local", "firecracker"))
         self.assertEqual(body["token"], self.settings(ENV)["FC_AGENT_TOKEN"])
-        self.assertIn(f"fuse connect http://10.9.8.7:{port} --token {settings['ORCH_AUTH_TOKEN']} --master", done.stdout)
+        self.assertIn(f"fuse connect http://10.9.8.7:{self.port} --token {settings['ORCH_AUTH_TOKEN']} --master", done.stdout)
         self.assertEqual(self.settings("/var/lib/fuse/.fc-updater.env")["FUSE_ORCH_SERVICE"], "orchestrator.service")
         self.assertIn("enable --now fc-update.timer", self.calls())
         before = self.everything()

@@ -15,7 +15,7 @@ use crate::{
     events::Hub,
     health::Watches,
     hosts::Retries,
-    inflight::Inflight,
+    inflight::{Held, Inflight},
     keys::Keys,
     metrics::Metrics,
     provider::Providers,
@@ -42,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) providers: Providers,
     pub(crate) hub: Hub,
     pub(crate) inflight: Inflight,
+    pub(crate) held: Held,
     pub(crate) retries: Retries,
     pub(crate) evicting: Evicting,
     pub(crate) watches: Watches,
@@ -78,6 +79,7 @@ impl Control {
             settings,
             providers,
             inflight: Inflight::default(),
+            held: Held::default(),
             retries: Retries::default(),
             evicting: Evicting::default(),
             watches: Watches::default(),
@@ -219,11 +221,20 @@ impl Control {
     /// Whether this very process is at work on the environment. The store lets a replica
     /// begin an operation that it holds already; two tasks of one replica are told
     /// apart here, and the version of the record keeps the answer true until the write.
+    /// What this process holds has not expired, whatever the clock was set to meanwhile.
     pub(crate) fn is_at_work(&self, record: &Environment) -> bool {
         let now = self.inner.store.now();
         record.operation.as_ref().is_some_and(|operation| {
-            operation.owner == *self.inner.store.replica_id() && operation.expires_at > now
+            operation.owner == *self.inner.store.replica_id()
+                && (operation.expires_at > now || self.inner.held.contains(record.id.as_str()))
         })
+    }
+
+    /// Whether anybody is at work on the environment.
+    pub(crate) fn is_busy(&self, record: &Environment) -> bool {
+        let now = self.inner.store.now();
+        let operation = record.operation.as_ref();
+        operation.is_some_and(|operation| operation.expires_at > now) || self.is_at_work(record)
     }
 
     /// Runs `work` on an environment whose operation this process holds, and renews
@@ -233,6 +244,7 @@ impl Control {
         id: &EnvironmentId,
         work: impl Future<Output = T>,
     ) -> Result<T, LeaseLost> {
+        let _held = self.inner.held.hold(id.as_str());
         tokio::pin!(work);
         tokio::select! {
             outcome = &mut work => Ok(outcome),

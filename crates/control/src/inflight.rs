@@ -1,4 +1,5 @@
-//! Creates of this process that are under way, so that a destroy can stop one first.
+//! What this process is at work on: creates, so that a destroy can stop one first, and whatever its
+//! records alone would take for interrupted.
 
 use std::{
     collections::HashMap,
@@ -84,9 +85,66 @@ impl Drop for Registration {
     }
 }
 
+/// Ids that tasks of this process are at work on: environments whose operation they hold, copies of
+/// snapshots that they fetch. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Held {
+    /// With how many: one that was taken over may not have noticed yet.
+    tasks: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// Work on an id; dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    held: Held,
+    id: String,
+}
+
+impl Held {
+    /// Begins work on `id`.
+    pub(crate) fn hold(&self, id: &str) -> Hold {
+        *self.lock().entry(id.to_owned()).or_default() += 1;
+        Hold {
+            held: self.clone(),
+            id: id.to_owned(),
+        }
+    }
+
+    /// Whether somebody is at work on `id`.
+    pub(crate) fn contains(&self, id: &str) -> bool {
+        self.lock().contains_key(id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut tasks = self.held.lock();
+        if let Some(count) = tasks.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                tasks.remove(&self.id);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operation_is_held_until_the_last_task_lets_go() {
+        let held = Held::default();
+        let (seized, destroys) = (held.hold("a"), held.hold("a"));
+        drop(seized);
+        assert!(held.contains("a"));
+        drop(destroys);
+        assert!(!held.contains("a") && held.lock().is_empty());
+    }
 
     #[tokio::test]
     async fn stop_waits_for_the_end() {

@@ -28,7 +28,7 @@ impl Store {
     ) -> Result<Option<IdempotencyRecord>, StoreError> {
         let sql = "SELECT fingerprint, environment_id, task_id, status, body \
              FROM idempotency_keys WHERE tenant = $1 AND key = $2 AND created_at > $3";
-        let oldest = self.now().as_microsecond() - to_micros(LIFETIME);
+        let oldest = self.settled_now().as_microsecond() - to_micros(LIFETIME);
         let rows = self
             .read(
                 "look up an idempotency key",
@@ -87,7 +87,7 @@ pub(crate) async fn keep_in_tx(
         tx.now,
         i64::from(kept.answer.status),
         kept.answer.body.as_str(),
-        tx.now.as_microsecond() - to_micros(LIFETIME)
+        tx.settled.as_microsecond() - to_micros(LIFETIME)
     ];
     tx.execute("keep an idempotency key", sql, values).await?;
     Ok(())
@@ -113,7 +113,7 @@ pub(crate) async fn claim_in_tx(
         new.id.as_str(),
         new.task_id.as_str(),
         tx.now,
-        tx.now.as_microsecond() - to_micros(LIFETIME)
+        tx.settled.as_microsecond() - to_micros(LIFETIME)
     ];
     let changed = tx.execute("claim an idempotency key", sql, values).await?;
     Ok(changed > 0)
@@ -154,7 +154,7 @@ impl Write for Prune {
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<u64>, StoreError> {
         let sql = "DELETE FROM idempotency_keys WHERE (tenant, key) IN \
              (SELECT tenant, key FROM idempotency_keys WHERE created_at <= $1 LIMIT $2)";
-        let oldest = tx.now.as_microsecond() - to_micros(LIFETIME);
+        let oldest = tx.settled.as_microsecond() - to_micros(LIFETIME);
         tx.execute("prune idempotency keys", sql, binds![oldest, self.limit])
             .await
             .map(Applied::Keep)

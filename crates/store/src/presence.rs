@@ -15,7 +15,7 @@ use crate::clock::FleetClock;
 use crate::core::Core;
 use crate::pulse::Pulse;
 use crate::sql::{Conn, Row, binds};
-use crate::{Engine, StoreError};
+use crate::{Engine, Store, StoreError};
 
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long a replica is believed to live without a beat.
@@ -104,6 +104,21 @@ fn set_clock(
         pulse.beaten(at);
     }
     Ok(())
+}
+
+impl Store {
+    /// The orchestrators of the fleet that live, this one among them.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn replicas_alive(&self) -> Result<Vec<ReplicaId>, StoreError> {
+        let sql = "SELECT id FROM replicas WHERE seen_at > $1 ORDER BY id";
+        let since = self.core().pulse.alive_since(self.now());
+        let rows = self.read("list replicas", sql, binds![since]).await?;
+        rows.iter()
+            .map(|row| Ok(ReplicaId::new(row.columns("replicas").text("id")?)))
+            .collect()
+    }
 }
 
 /// Beats until the store is closed.

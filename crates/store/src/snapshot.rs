@@ -215,7 +215,7 @@ impl Store {
         );
         let now = self.now();
         let again = now.as_microsecond().saturating_sub(to_micros(TRY_AGAIN));
-        let values = binds![now, limit, again];
+        let values = binds![self.settled_now(), limit, again];
         let rows = self.read("list old snapshots", sql, values).await?;
         rows.iter().map(from_row).collect()
     }

@@ -142,6 +142,12 @@ impl Store {
         self.inner.core.clock.now()
     }
 
+    /// The fleet's clock without what it was set forward in the last day, by which things are
+    /// forgotten for their age. Never later than [`Store::now`].
+    pub fn settled_now(&self) -> Timestamp {
+        self.inner.core.clock.settled()
+    }
+
     /// Whether the database answers a read.
     ///
     /// # Errors

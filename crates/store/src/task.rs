@@ -119,7 +119,7 @@ impl Store {
         let sql = "SELECT f.report, f.console, f.agent, f.kept_until FROM task_failures f \
              JOIN tasks t ON t.id = f.task_id AND t.assigned_at = f.assigned_at \
              WHERE f.task_id = $1 AND f.kept_until > $2 AND t.status = 'failed'";
-        let values = binds![id.as_str(), self.now()];
+        let values = binds![id.as_str(), self.settled_now()];
         let rows = self.read("read a task's failure", sql, values).await?;
         let Some(row) = rows.first() else {
             return Ok(None);
@@ -218,7 +218,7 @@ impl Write for PruneFailures {
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<u64>, StoreError> {
         let sql = "DELETE FROM task_failures WHERE task_id IN \
              (SELECT task_id FROM task_failures WHERE kept_until <= $1 LIMIT $2)";
-        let values = binds![tx.now, self.limit];
+        let values = binds![tx.settled, self.limit];
         let pruned = tx.execute("prune failures", sql, values).await?;
         Ok(Applied::Keep(pruned))
     }

@@ -15,6 +15,8 @@ pub(crate) struct Tx<'w> {
     conn: Pooled<'w>,
     /// The time of the batch.
     pub(crate) now: Timestamp,
+    /// The same for what is forgotten for its age.
+    pub(crate) settled: Timestamp,
     /// Replicas seen after this time are alive.
     pub(crate) alive_since: i64,
     /// This process.
@@ -32,6 +34,7 @@ impl<'w> Tx<'w> {
         Self {
             conn,
             now,
+            settled: core.clock.settled(),
             alive_since: core.pulse.alive_since(now),
             replica: &core.replica_id,
             alone,

@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use fuse_model::{Environment, EnvironmentId, EnvironmentSpec, Host, TaskId};
-use fuse_store::Breaker;
+use fuse_store::{Breaker, later};
 use fuse_wire_host::HostError;
+use jiff::Timestamp;
 
 use super::watch::text;
 use crate::{
@@ -127,6 +128,12 @@ impl Control {
     }
 }
 
+/// Whether a try that was put off to `retry_at` is due. One that is further away than any pause was
+/// put off by a clock that has been put back since.
+pub(super) fn is_due(retry_at: Timestamp, now: Timestamp) -> bool {
+    retry_at <= now || retry_at > later(now, LONGEST_PAUSE)
+}
+
 fn pause(tries: i32) -> Duration {
     let doublings = u32::try_from(tries).unwrap_or(0).min(16);
     FIRST_PAUSE
@@ -159,6 +166,14 @@ fn is_the_hosts(error: &ProviderError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_put_back_keeps_no_host_in_quarantine() {
+        let at = |seconds: i64| Timestamp::from_second(1_800_000_000 + seconds).unwrap();
+        assert!(is_due(at(0), at(0)) && is_due(at(0), at(1)));
+        assert!(!is_due(at(1), at(0)) && !is_due(at(600), at(0)));
+        assert!(is_due(at(601), at(0)));
+    }
 
     #[test]
     fn pauses_double_up_to_ten_minutes() {

@@ -16,6 +16,7 @@ use fuse_wire_host::Capacity;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::boots::is_due;
 use crate::{Control, error::chain, provider::ProviderError};
 
 /// Hosts asked side by side.
@@ -100,7 +101,7 @@ impl Control {
         let now = self.inner.store.now();
         for host in &hosts {
             let due = host.failed_boots.as_ref().is_some_and(|boots| {
-                boots.quarantined_at.is_some() && boots.retry_at.is_none_or(|at| at <= now)
+                boots.quarantined_at.is_some() && boots.retry_at.is_none_or(|at| is_due(at, now))
             });
             if due && host.state == HostState::Active && !unreachable.contains(&host.id) {
                 self.retry_boot(host);

@@ -47,8 +47,9 @@ impl Control {
         let interrupted = self.inner.store.environment_list_interrupted(BATCH).await?;
         stream::iter(interrupted)
             .for_each_concurrent(PARALLEL, |record| async move {
-                // A create of this very process that could not renew in time goes on.
-                if self.inner.inflight.contains(&record.id) {
+                // What this very process could not renew in time goes on, and so does what
+                // has expired because the clock was set.
+                if self.inner.inflight.contains(&record.id) || self.is_at_work(&record) {
                     return;
                 }
                 tracing::info!(vm_id = %record.id, state = %record.state, "found an interrupted operation");

@@ -31,7 +31,7 @@ impl Control {
     }
 
     fn ago(&self, age: Duration) -> Option<Timestamp> {
-        self.inner.store.now().checked_sub(age).ok()
+        self.inner.store.settled_now().checked_sub(age).ok()
     }
 }
 

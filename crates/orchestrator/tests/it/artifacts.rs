@@ -487,7 +487,7 @@ fn collecting(idle_minutes: u64, max: u64) -> Settings {
 #[tokio::test]
 async fn idle_layers_go_and_what_somebody_needs_stays() {
     let fleet = Fleet::start(collecting(60, 0)).await;
-    // The first layer of the fleet is months old, and an environment was started from it.
+    // An environment was started from the first layer of the fleet.
     fleet.create("b").await.is(201);
     let child = Snapshot {
         parent_id: "parent".to_owned(),
@@ -522,6 +522,20 @@ async fn idle_layers_go_and_what_somebody_needs_stays() {
         ..SnapshotChange::new(&[SnapshotState::Ready], SnapshotState::Ready)
     };
     assert!(store.snapshot_change(&id, change).await.unwrap().is_some());
+    fleet.fuse.stop().await;
+}
+
+/// The clock of its host says that the layer was made months ago.
+#[tokio::test]
+async fn a_layer_is_not_as_old_as_its_host_says() {
+    let fleet = Fleet::start(collecting(60, 0)).await;
+    let id = fleet.layer["id"].as_str().unwrap();
+    let made: Timestamp = fleet.layer["created_at"].as_str().unwrap().parse().unwrap();
+    let age = Timestamp::now().duration_since(made);
+    assert!(age > jiff::SignedDuration::from_hours(24 * 30), "{made}");
+    collect(&fleet, vec![layer("idle", 70)], &[]).await;
+    assert_eq!(fleet.agent.snapshots(), [id]);
+    assert_eq!(fleet.snapshots("state=ready").await.len(), 1);
     fleet.fuse.stop().await;
 }
 

@@ -48,6 +48,7 @@ mod rekey;
 mod replicas;
 mod secrets;
 mod services;
+mod set_clock;
 mod settings;
 mod shutdown;
 mod snapshots;

@@ -9,6 +9,8 @@ use std::{
 
 use serde_json::Value;
 
+/// Nothing in these tests takes as long; waiting longer means that it never comes.
+const PATIENCE: Duration = Duration::from_secs(90);
 const BIN: &str = env!("CARGO_BIN_EXE_orchestrator");
 pub(crate) const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -164,10 +166,16 @@ impl Drop for Program {
 
 /// Waits until `GET path` answers what `accept` wants.
 pub(crate) async fn wait(program: &Program, path: &str, accept: impl Fn(&(u16, Value)) -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(30), async {
-        while !accept(&program.call(reqwest::Method::GET, path, None).await) {
+    let mut last = (0, Value::Null);
+    let waited = tokio::time::timeout(PATIENCE, async {
+        loop {
+            last = program.call(reqwest::Method::GET, path, None).await;
+            if accept(&last) {
+                return;
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
-    assert!(waited.await.is_ok(), "{path} never became what was wanted");
+    let came = waited.await.is_ok();
+    assert!(came, "{path} never became what was wanted: {last:?}");
 }

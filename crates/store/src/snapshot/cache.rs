@@ -58,6 +58,22 @@ impl Store {
         holders.collect()
     }
 
+    /// Copies that a host is to have and that are not recorded as there.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn snapshot_list_copies_begun(&self) -> Result<Vec<Snapshot>, StoreError> {
+        let sql = concat!(
+            "SELECT ",
+            crate::snapshot::columns!(),
+            " FROM snapshots WHERE state = 'creating' AND environment_id = '' ORDER BY id"
+        );
+        let rows = self.read("list unfinished copies", sql, Vec::new()).await?;
+        rows.iter()
+            .map(|row| from_columns(&mut row.columns("snapshots")))
+            .collect()
+    }
+
     /// What a tenant has of a key: pairs of architecture and state, each once.
     ///
     /// # Errors

@@ -55,11 +55,12 @@ impl Write for Insert {
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         let of = &self.snapshot;
+        // Used when it was recorded: `created_at` is by the clock of its host.
         let sql = concat!(
             "INSERT INTO snapshots (",
             crate::snapshot::columns!(),
             ", name, used_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
-             $14, $15, $16, $17, $18, $19, $20, $21, $22, $20)"
+             $14, $15, $16, $17, $18, $19, $20, $21, $22, $21)"
         );
         let values = binds![
             of.id.as_str(),
@@ -107,8 +108,8 @@ impl Write for Complete {
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<bool>, StoreError> {
         let of = &self.snapshot;
         let sql = "UPDATE snapshots SET state = 'ready', kind = $2, digest = $3, \
-             size_bytes = $4, created_at = $5, updated_at = $6, base_digest = $7 \
-             WHERE id = $1 AND state = 'creating'";
+             size_bytes = $4, created_at = $5, updated_at = $6, base_digest = $7, \
+             metadata = $8 WHERE id = $1 AND state = 'creating'";
         let values = binds![
             of.id.as_str(),
             of.kind.as_str(),
@@ -116,7 +117,8 @@ impl Write for Complete {
             i64::try_from(of.size_bytes).unwrap_or(i64::MAX),
             of.created_at,
             tx.now,
-            of.base_digest.as_str()
+            of.base_digest.as_str(),
+            to_json("snapshots", "metadata", &of.metadata)?
         ];
         let completed = tx.execute("complete a snapshot", sql, values).await? > 0;
         if completed {
@@ -126,7 +128,7 @@ impl Write for Complete {
     }
 }
 
-/// While one is being taken its environment is in that operation.
+/// While one is being taken its environment is in that operation. Copies have none.
 pub(super) struct FailAbandoned {
     pub(super) why: String,
 }
@@ -137,7 +139,7 @@ impl Write for FailAbandoned {
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Applied<()>, StoreError> {
         let sql = "UPDATE snapshots SET state = 'error', last_error = $1, updated_at = $2 \
-             WHERE state = 'creating' AND NOT EXISTS (SELECT 1 FROM environments AS e \
+             WHERE state = 'creating' AND environment_id <> '' AND NOT EXISTS (SELECT 1 FROM environments AS e \
              WHERE e.id = snapshots.environment_id AND e.op_kind = 'snapshot')";
         let values = binds![self.why.as_str(), tx.now];
         tx.execute("give up abandoned snapshots", sql, values)

@@ -51,6 +51,7 @@ pub(crate) struct PassMetrics {
     pub(crate) probed: IntGauge,
     pub(crate) failing: IntGauge,
     pub(crate) quarantined: IntGauge,
+    pub(crate) foreign: IntGauge,
 }
 
 #[derive(Debug, Clone)]
@@ -168,6 +169,7 @@ impl PassMetrics {
             probed: gauge("health_checked_vms", "Running environments with a probe."),
             failing: gauge("health_failing_vms", "Those whose probe fails."),
             quarantined: gauge("quarantined_vms", "VMs from before that are left alone."),
+            foreign: gauge("foreign_vms", "VMs of others with our prefix, left alone."),
         }
     }
 }

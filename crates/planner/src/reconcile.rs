@@ -125,8 +125,8 @@ struct Backoff {
 pub struct Plan {
     /// What to do, in a fixed order.
     pub actions: Vec<Action>,
-    /// VMs with another fleet's tag, or none: counted and never touched.
-    pub foreign: usize,
+    /// VMs with another fleet's tag, or none, by place and name: shown and never touched.
+    pub foreign: Vec<(String, String)>,
     /// VMs that were there before a volatile store began, and are left alone.
     pub quarantined: usize,
     /// VMs of ours without a record, including those that were given up.
@@ -245,7 +245,7 @@ impl Memory {
             for vm in unknown() {
                 match rules.kind_of(place, vm) {
                     Kind::Foreign => {
-                        plan.foreign += 1;
+                        plan.foreign.push((place.clone(), vm.id.clone()));
                         continue;
                     }
                     Kind::Quarantined => {

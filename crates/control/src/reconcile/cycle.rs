@@ -3,7 +3,7 @@
 //! The table is read before the hosts are asked; the planner relies on it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -83,9 +83,7 @@ impl Control {
             state.strangers.as_mut(),
         );
         self.show_quarantined(&plan);
-        if plan.foreign > 0 {
-            tracing::debug!(count = plan.foreign, "VMs of other fleets on our hosts");
-        }
+        self.show_foreign(&mut state.foreign, &plan);
         self.carry_out(&mut state.memory, plan.actions, &picture, recovery)
             .await;
         let interval = self.inner.settings.reconcile_interval;
@@ -120,6 +118,21 @@ impl Control {
             );
         }
         passes.quarantined.set(count);
+    }
+
+    /// VMs that are not ours. Those that were not there in the last cycle are news.
+    fn show_foreign(&self, known: &mut BTreeSet<(String, String)>, plan: &Plan) {
+        let now: BTreeSet<_> = plan.foreign.iter().cloned().collect();
+        for (agent, vm) in now.difference(known) {
+            tracing::warn!(
+                vm_id = vm,
+                agent,
+                "a VM of another fleet, or of nobody, has our prefix: it is left alone"
+            );
+        }
+        let count = i64::try_from(now.len()).unwrap_or(i64::MAX);
+        self.inner.metrics.passes.foreign.set(count);
+        *known = now;
     }
 
     fn show_counts(&self, picture: &Picture) {
@@ -168,17 +181,13 @@ impl Control {
             keys.insert(None, key);
         }
         listings.extend(self.ask(&sites).await);
-        let now = self.inner.store.now();
         let tracked = records
             .values()
             .map(|record| Tracked {
                 id: record.id.clone(),
                 place: keys.get(&record.host_id).cloned().unwrap_or_default(),
                 state: record.state,
-                busy: record
-                    .operation
-                    .as_ref()
-                    .is_some_and(|op| op.expires_at > now),
+                busy: self.is_busy(record),
                 boot_id: record.boot_id.clone(),
                 guest_version: record.guest_version.clone(),
             })

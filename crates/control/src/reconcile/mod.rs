@@ -16,7 +16,10 @@ mod progress;
 mod prune;
 mod set_up;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use fuse_planner::{Ages, AtBoot, Memory, Strangers, Strikes};
 use fuse_store::{Lease, StoreError};
@@ -49,6 +52,8 @@ struct State {
     memory: Memory,
     /// What was on the hosts before this process; kept where the store began with it.
     strangers: Option<Strangers>,
+    /// VMs of others that were seen in the last cycle.
+    foreign: BTreeSet<(String, String)>,
     stuck: Strikes,
     idle: Strikes,
     /// What this process has measured, whoever held the lease meanwhile.

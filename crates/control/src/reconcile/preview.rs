@@ -16,8 +16,8 @@ pub struct Preview {
     pub tracked: usize,
     /// Hosts that did not answer: about their VMs nothing is done.
     pub silent: Vec<String>,
-    /// VMs of other fleets, or of nobody: counted and never touched.
-    pub foreign: usize,
+    /// VMs of other fleets, or of nobody, by host and name: never touched.
+    pub foreign: Vec<(String, String)>,
     /// What would be done.
     pub steps: Vec<PreviewStep>,
 }
@@ -39,6 +39,10 @@ impl fmt::Display for Preview {
         for step in &self.steps {
             writeln!(f, "{:<12} {:<40} {}", step.pass, step.entity, step.what)?;
         }
+        for (place, vm) in &self.foreign {
+            let what = format!("left alone on {place}: another fleet's, or nobody's");
+            writeln!(f, "{:<12} {vm:<40} {what}", "foreign")?;
+        }
         for host in &self.silent {
             writeln!(
                 f,
@@ -50,7 +54,7 @@ impl fmt::Display for Preview {
             f,
             "{} environments, {} VMs of others left alone, {} things to do",
             self.tracked,
-            self.foreign,
+            self.foreign.len(),
             self.steps.len()
         )
     }

@@ -48,6 +48,7 @@ const CONTRACT: &[(&str, &str, &[&str])] = &[
     ("reconcile_host_list_errors_total", "counter", &["host"]),
     ("reconcile_last_success_timestamp_seconds", "gauge", &[]),
     ("reconcile_quarantined_vms", "gauge", &[]),
+    ("reconcile_foreign_vms", "gauge", &[]),
     ("sse_coalesced_events_total", "counter", &[]),
     ("state_write_failures_total", "counter", &["entity"]),
     ("leader", "gauge", &[]),

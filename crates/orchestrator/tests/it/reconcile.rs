@@ -320,8 +320,10 @@ async fn a_preview_says_what_a_cycle_would_do_and_does_nothing() {
             ("stuck", "fuse-stuck")
         ]
     );
-    assert_eq!((preview.tracked, preview.foreign), (3, 1));
+    let stranger = (agent.url(), "fuse-stranger".to_owned());
+    assert_eq!((preview.tracked, &*preview.foreign), (3, &[stranger][..]));
     let text = preview.to_string();
+    assert!(text.contains("\nforeign      fuse-stranger "), "{text}");
     assert!(
         text.contains("if it is still so in the next cycle"),
         "{text}"

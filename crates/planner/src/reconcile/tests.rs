@@ -214,7 +214,7 @@ fn vms_of_other_fleets_are_counted_and_never_touched() {
         assert_eq!(
             plan,
             Plan {
-                foreign: 2,
+                foreign: ["a", "b"].map(|vm| (HOST.to_owned(), vm.to_owned())).into(),
                 ..Plan::default()
             }
         );
@@ -418,7 +418,7 @@ fn what_was_there_before_a_volatile_store() {
         ]
     };
     let counts = |plans: &[Plan; 4]| {
-        let counts = |plan: &Plan| (plan.quarantined, plan.foreign, plan.orphans);
+        let counts = |plan: &Plan| (plan.quarantined, plan.foreign.len(), plan.orphans);
         plans.each_ref().map(counts)
     };
     let kept = run(AtBoot::Quarantine);

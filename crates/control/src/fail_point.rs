@@ -1,20 +1,20 @@
 //! Places where a process can be made to die, for the tests of recovery: before and after each
 //! effect that an operation has on the store or on a host.
 //!
-//! In builds with debug assertions, which is what tests run, effects on the environments that
-//! `FUSE_DIE_FOR` names by their prefixes (with commas between) are counted, and the process kills
+//! In builds with debug assertions, which is what tests run, effects on environments and snapshots
+//! whose id starts as `FUSE_DIE_FOR` says (a list with commas) are counted, and the process kills
 //! itself at the place whose number is `FUSE_DIE_AT`. In a release nothing of it is there.
 
 use std::future::Future;
 
-/// Runs an effect on the environment `id`.
+/// Runs an effect on the environment or snapshot `id`.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub(crate) fn effect<F: Future>(_what: &'static str, _id: &str, effect: F) -> F {
     effect
 }
 
-/// Runs an effect on the environment `id`, unless the process dies before or after it.
+/// Runs an effect on the environment or snapshot `id`, unless the process dies before or after it.
 #[cfg(debug_assertions)]
 pub(crate) async fn effect<F: Future>(what: &'static str, id: &str, effect: F) -> F::Output {
     armed::hit("before", what, id);
@@ -53,8 +53,8 @@ mod armed {
 
     pub(super) fn hit(when: &str, what: &str, id: &str) {
         let Some(plan) = &*PLAN else { return };
-        let is_counted = plan.prefixes.iter().any(|prefix| id.starts_with(prefix));
-        if !is_counted || HITS.fetch_add(1, Ordering::Relaxed) + 1 != plan.at {
+        let counts = plan.prefixes.iter().any(|prefix| id.starts_with(prefix));
+        if !counts || HITS.fetch_add(1, Ordering::Relaxed) + 1 != plan.at {
             return;
         }
         tracing::error!(place = plan.at, "dying {when} {what}");

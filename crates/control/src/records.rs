@@ -1,4 +1,4 @@
-//! Writes to the records of environments, by whoever works on one.
+//! Writes to the records of environments and snapshots, by whoever works on one.
 //!
 //! A write that the store did not answer may have happened or not. Who asked for it
 //! answers his caller and is done; but the operation may still stand in the record, in
@@ -8,10 +8,12 @@
 
 use std::time::Duration;
 
-use fuse_model::{Environment, EnvironmentId, ErrorKind, OperationKind, Trigger};
+use fuse_model::{
+    AuditEntry, Environment, EnvironmentId, ErrorKind, OperationKind, Snapshot, SnapshotId, Trigger,
+};
 use fuse_store::{
-    Change, Guarded, Inserted, MovedEnvironment, NewEnvironment, OperationChange, Removal,
-    StoreError,
+    Change, Guarded, Inserted, KeptAnswer, MovedEnvironment, NewEnvironment, OperationChange,
+    Removal, SnapshotChange, StoreError,
 };
 use tokio::time::Instant;
 
@@ -84,6 +86,54 @@ impl Control {
         let write = store.environment_remove(seen, trigger, removal);
         let removed = effect("remove", seen.id.as_str(), write).await;
         removed.inspect_err(|e| self.doubt(&seen.id, kind, e))
+    }
+
+    /// [`fuse_store::Store::snapshot_insert`].
+    pub(crate) async fn snapshot_insert(
+        &self,
+        new: Snapshot,
+        audit: Vec<AuditEntry>,
+        kept: Option<KeptAnswer>,
+    ) -> Result<(), StoreError> {
+        // Counted with its environment, where it has one.
+        let id = new
+            .environment_id
+            .as_ref()
+            .map_or(new.id.as_str(), EnvironmentId::as_str);
+        let id = id.to_owned();
+        let insert = self.inner.store.snapshot_insert(new, audit, kept);
+        effect("record-snapshot", &id, insert).await
+    }
+
+    /// [`fuse_store::Store::snapshot_complete`].
+    pub(crate) async fn snapshot_complete(
+        &self,
+        whole: Snapshot,
+        audit: Vec<AuditEntry>,
+    ) -> Result<bool, StoreError> {
+        let id = whole.id.clone();
+        let complete = self.inner.store.snapshot_complete(whole, audit);
+        effect("complete-snapshot", id.as_str(), complete).await
+    }
+
+    /// [`fuse_store::Store::snapshot_change`].
+    pub(crate) async fn snapshot_change(
+        &self,
+        id: &SnapshotId,
+        change: SnapshotChange,
+    ) -> Result<Option<Snapshot>, StoreError> {
+        let change = self.inner.store.snapshot_change(id, change);
+        effect("change-snapshot", id.as_str(), change).await
+    }
+
+    /// [`fuse_store::Store::snapshot_remove`].
+    pub(crate) async fn snapshot_remove(
+        &self,
+        id: &SnapshotId,
+        audit: Vec<AuditEntry>,
+    ) -> Result<bool, StoreError> {
+        let remove = self.inner.store.snapshot_remove(id, audit);
+        effect("remove-snapshot", id.as_str(), remove).await
     }
 
     /// Gives up the operation that may stand in a record after a write failed.

@@ -25,7 +25,6 @@ use crate::{
     audit::{self, Scheduled},
     control::OPERATION_TTL,
     error::PlacementRefusal,
-    fail_point::effect,
     guest::{self, Credentials, FileSources},
     provider::{FoundVm, NewVm, Provider, ProviderError, upload_request},
     snapshot::{LINEAGE, check_gpus, check_ready, default_tenant},
@@ -422,11 +421,7 @@ impl Control {
         let forked = AuditEntry::new(AuditKind::VmForked, fork.source.id.as_str())
             .with("fork_id", record.id.as_str())
             .with("snapshot_id", seed.as_str());
-        let noted = self
-            .inner
-            .store
-            .snapshot_insert(lineage, vec![forked], None);
-        if let Err(e) = effect("record-lineage", record.id.as_str(), noted).await {
+        if let Err(e) = self.snapshot_insert(lineage, vec![forked], None).await {
             tracing::warn!(vm_id = %record.id, error = %crate::error::chain(&e), "cannot note what a fork is made of");
         }
     }

@@ -202,7 +202,8 @@ impl Provider for AgentProvider {
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
-        Ok(self.client.delete_snapshot(snapshot.as_str()).await?)
+        let delete = self.client.delete_snapshot(snapshot.as_str());
+        Ok(effect("delete-snapshot", snapshot.as_str(), delete).await?)
     }
 
     fn artifact(&self, digest: &str) -> Result<(String, Grant), MintError> {
@@ -210,7 +211,9 @@ impl Provider for AgentProvider {
     }
 
     async fn pull(&self, digest: &str, request: &PullRequest) -> Result<PullAnswer, ProviderError> {
-        let begun = self.client.pull_artifact(digest, request).await;
+        let pull = self.client.pull_artifact(digest, request);
+        let id = request.snapshot_id.as_deref().unwrap_or_default();
+        let begun = effect("pull", id, pull).await;
         begun.map_err(|e| unless_unsupported("artifact pull", e))
     }
 

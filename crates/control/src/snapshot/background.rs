@@ -119,9 +119,7 @@ impl Control {
             answer: (once.wording)(snapshot.clone()),
             key: once.key,
         });
-        let store = &self.inner.store;
-        store
-            .snapshot_insert(snapshot.clone(), Vec::new(), kept)
+        self.snapshot_insert(snapshot.clone(), Vec::new(), kept)
             .await?;
         Ok(snapshot)
     }
@@ -188,7 +186,7 @@ impl Control {
         }
         let whole = super::with_bytes(begun.clone(), taken, self.inner.store.now());
         let audit = vec![super::created(&whole, taken)];
-        let stored = self.inner.store.snapshot_complete(whole, audit).await?;
+        let stored = self.snapshot_complete(whole, audit).await?;
         if stored {
             tracing::info!(snapshot_id = %begun.id, pause_ms = taken.pause_ms, "snapshot taken");
         } else {
@@ -204,9 +202,8 @@ impl Control {
             last_error: why.to_owned(),
             ..SnapshotChange::new(&[S::Creating], S::Error)
         };
-        let store = &self.inner.store;
         // `None`: it was deleted meanwhile.
-        let _changed = store.snapshot_change(id, change).await?;
+        let _changed = self.snapshot_change(id, change).await?;
         Ok(())
     }
 

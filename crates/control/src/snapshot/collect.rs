@@ -18,6 +18,7 @@ impl Control {
     /// The store fails; what a host does is noted at the snapshot.
     pub(crate) async fn collect_snapshots(&self) -> Result<(), StoreError> {
         self.fail_abandoned().await?;
+        self.collect_unfinished_copies().await?;
         for snapshot in self.inner.store.snapshot_list_collectable(BATCH).await? {
             let change = SnapshotChange {
                 if_leaf: snapshot.state != S::Deleting,
@@ -43,7 +44,7 @@ impl Control {
         };
         let layers = self.inner.store.snapshot_list_cached().await?;
         let cached: Vec<Cached> = layers.iter().map(cached).collect();
-        let now = self.inner.store.now();
+        let now = self.inner.store.settled_now();
         for (id, why) in unused(&cached, limits, now) {
             let Some(layer) = layers.iter().find(|layer| layer.snapshot.id == *id) else {
                 continue;
@@ -60,7 +61,12 @@ impl Control {
         Ok(())
     }
 
-    async fn collect_and_log(&self, snapshot: &Snapshot, change: SnapshotChange, why: &str) {
+    pub(super) async fn collect_and_log(
+        &self,
+        snapshot: &Snapshot,
+        change: SnapshotChange,
+        why: &str,
+    ) {
         if let Err(e) = self.collect(snapshot, change, why).await {
             tracing::warn!(
                 snapshot_id = %snapshot.id, error = %chain(&e), "cannot collect a snapshot"
@@ -75,14 +81,13 @@ impl Control {
         why: &str,
     ) -> Result<(), Error> {
         let (_, provider) = self.inner.providers.of(seen.host_id.as_ref()).await?;
-        let store = &self.inner.store;
-        let Some(snapshot) = store.snapshot_change(&seen.id, change).await? else {
+        let Some(snapshot) = self.snapshot_change(&seen.id, change).await? else {
             return Ok(());
         };
         match delete_bytes(&*provider, &snapshot.id).await {
             Bytes::Gone => {
                 let audit = deleted(&snapshot, why);
-                store.snapshot_remove(&snapshot.id, vec![audit]).await?;
+                self.snapshot_remove(&snapshot.id, vec![audit]).await?;
                 tracing::info!(snapshot_id = %snapshot.id, why, "snapshot collected");
                 Ok(())
             }

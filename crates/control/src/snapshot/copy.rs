@@ -2,7 +2,8 @@
 //!
 //! The host that is to have it fetches it from one that does, with a grant that only the
 //! control plane can mint; the bytes never come by here. The copy gets a record of its own,
-//! with the same tenant, key and digest, so that it is found the next time.
+//! with the same tenant, key and digest, so that it is found the next time. The record is there
+//! before the bytes: what was begun and is fetched for nobody any more is deleted.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use fuse_model::{
     AuditEntry, AuditKind, HostId, Snapshot, SnapshotId, SnapshotKind, SnapshotState as S,
 };
 use fuse_redact::Redactor;
-use fuse_store::{Holder, SnapshotChange};
+use fuse_store::{Holder, SnapshotChange, StoreError};
 use fuse_wire_host::grant::MintError;
 use fuse_wire_host::{Artifact, HostError, Pull, PullAnswer, PullRequest, PullState};
 use sha2::{Digest as _, Sha256};
@@ -19,9 +20,12 @@ use super::{TEXT_LIMIT, drop_unrecorded};
 use crate::{
     Control, Error,
     error::chain,
+    inflight::Hold,
     provider::{Provider, ProviderError},
 };
 
+/// Where the record of a copy says which replica has it fetched, until it is there.
+const FETCHED_BY: &str = "fetched_by";
 /// Pause before the first question how far a pull is; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest of these pauses.
@@ -84,18 +88,27 @@ impl Control {
         // Its own host first, then the others in order.
         holders.sort_by_key(|holder| seed.host_id.as_ref() != Some(&holder.host));
         let (_, target) = self.inner.providers.of(Some(host)).await?;
+        let Some(copying) = self.begin_copy(seed, host).await? else {
+            return Ok(SnapshotId::new(copy_id(&seed.digest, host)));
+        };
         let limit = self.inner.settings.artifact_pull_timeout;
-        let copying = self.copy_from_any(seed, &holders, host, &*target);
+        let fetching = Box::pin(self.copy_from_any(seed, &holders, host, &*target));
         let copied = if limit.is_zero() {
-            copying.await
+            fetching.await
         } else {
-            let copied = tokio::time::timeout(limit, copying).await;
+            let copied = tokio::time::timeout(limit, fetching).await;
             copied.unwrap_or(Err(CopyError::TimedOut(limit)))
         };
-        let (from, artifact) = copied
-            .map_err(|e| Error::Transfer(Redactor::default().clean_head(&chain(&e), TEXT_LIMIT)))?;
-        self.record_copy(seed, &from, host, &*target, &artifact)
-            .await
+        match copied {
+            Ok((from, artifact)) => {
+                Box::pin(self.end_copy(copying, &from, &*target, &artifact)).await
+            }
+            Err(e) => {
+                let text = Redactor::default().clean_head(&chain(&e), TEXT_LIMIT);
+                Box::pin(copying.give_up()).await;
+                Err(Error::Transfer(text))
+            }
+        }
     }
 
     /// Tries one holder after the other; the last failure is the answer.
@@ -190,75 +203,171 @@ impl Control {
         Err(lost)
     }
 
-    /// Writes down that `host` has it now.
-    async fn record_copy(
-        &self,
-        seed: &Snapshot,
-        from: &Holder,
-        host: &HostId,
-        target: &dyn Provider,
-        artifact: &Artifact,
-    ) -> Result<SnapshotId, Error> {
+    /// Writes down that `host` is to have it, before it is asked to fetch it, or joins those who
+    /// did. `None`: it is there.
+    async fn begin_copy(&self, seed: &Snapshot, host: &HostId) -> Result<Option<Copying>, Error> {
         let store = &self.inner.store;
-        let id = SnapshotId::new(artifact.snapshot_id.clone());
-        if self.is_recorded(&id).await? {
-            return Ok(id);
-        }
+        let id = SnapshotId::new(copy_id(&seed.digest, host));
+        // Before the record is there, or it could be taken for one that nobody fetches.
+        let hold = self.inner.held.hold(id.as_str());
         let now = store.now();
-        let about = [
-            ("source_snapshot_id", from.snapshot.as_str()),
-            ("source_host_id", from.host.as_str()),
-        ];
-        let copy = Snapshot {
+        let record = Snapshot {
             id: id.clone(),
             environment_id: None,
             task_id: String::new(),
             host_id: Some(host.clone()),
             parent_id: String::new(),
             mode: Snapshot::BUILD.to_owned(),
-            state: S::Ready,
+            state: S::Creating,
             kind: SnapshotKind::Disk,
-            size_bytes: artifact.bytes,
+            size_bytes: 0,
             retention_until: None,
-            metadata: about
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
+            metadata: [(FETCHED_BY.to_owned(), store.replica_id().to_string())].into(),
             exports: Vec::new(),
             last_error: String::new(),
             created_at: now,
             updated_at: now,
             ..seed.clone()
         };
-        let pulled = AuditEntry::new(AuditKind::ArtifactPulled, host.as_str())
+        if store.snapshot_get(&id).await?.is_none()
+            && let Err(e) = self.snapshot_insert(record.clone(), Vec::new(), None).await
+            && store.snapshot_get(&id).await?.is_none()
+        {
+            return Err(e.into());
+        }
+        // What was given up is begun again.
+        let change = SnapshotChange::new(&[S::Error, S::Creating], S::Creating);
+        if self.snapshot_change(&id, change).await?.is_some() {
+            return Ok(Some(Copying {
+                control: self.clone(),
+                record,
+                hold: Some(hold),
+            }));
+        }
+        if store.snapshot_touch(&id).await? {
+            return Ok(None);
+        }
+        Err(Error::Transfer(format!(
+            "the copy {id} on host {host} is being deleted; try again in a moment"
+        )))
+    }
+
+    /// Writes down that it is there.
+    async fn end_copy(
+        &self,
+        copying: Copying,
+        from: &Holder,
+        target: &dyn Provider,
+        artifact: &Artifact,
+    ) -> Result<SnapshotId, Error> {
+        let id = copying.record.id.clone();
+        if artifact.snapshot_id != id.as_str() {
+            drop_unrecorded(target, &SnapshotId::new(artifact.snapshot_id.clone())).await;
+            copying.give_up().await;
+            return Err(Error::Transfer(format!(
+                "the agent named the copy {:?} instead of {id}: update it",
+                artifact.snapshot_id
+            )));
+        }
+        let host = copying.record.host_id.as_ref().map_or("", HostId::as_str);
+        let about = [
+            ("source_snapshot_id", from.snapshot.as_str()),
+            ("source_host_id", from.host.as_str()),
+        ];
+        let whole = Snapshot {
+            size_bytes: artifact.bytes,
+            metadata: about
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ..copying.record.clone()
+        };
+        let pulled = AuditEntry::new(AuditKind::ArtifactPulled, host)
             .with("snapshot_id", id.as_str())
             .with("source_snapshot_id", from.snapshot.as_str())
             .with("source_host_id", from.host.as_str())
             .with("bytes", artifact.bytes);
-        if let Err(e) = store.snapshot_insert(copy, vec![pulled], None).await {
-            // Somebody else may have asked for the same copy.
-            if self.is_recorded(&id).await? {
-                return Ok(id);
-            }
-            drop_unrecorded(target, &id).await;
-            return Err(e.into());
+        let completed = self.snapshot_complete(whole, vec![pulled]).await?;
+        copying.over();
+        let store = &self.inner.store;
+        // Who fetched the same may have been faster.
+        if !completed && !store.snapshot_touch(&id).await? {
+            return Err(Error::Transfer(format!(
+                "the copy {id} was deleted before it was used; try again"
+            )));
         }
         store.snapshot_touch(&from.snapshot).await?;
         Ok(id)
     }
 
-    /// Whether there is a record of a copy, which is made usable again if it was given up.
-    async fn is_recorded(&self, id: &SnapshotId) -> Result<bool, Error> {
+    /// Deletes copies that nobody fetches any more, with what their hosts have of them.
+    pub(super) async fn collect_unfinished_copies(&self) -> Result<(), StoreError> {
         let store = &self.inner.store;
-        let change = SnapshotChange::new(&[S::Error], S::Ready);
-        store.snapshot_change(id, change).await?;
-        match store.snapshot_get(id).await? {
-            None => Ok(false),
-            Some(_) if store.snapshot_touch(id).await? => Ok(true),
-            Some(record) => Err(Error::Transfer(format!(
-                "the copy {id} on its host is {}; try again in a moment",
-                record.state
-            ))),
+        let begun = store.snapshot_list_copies_begun().await?;
+        if begun.is_empty() {
+            return Ok(());
         }
+        let alive = store.replicas_alive().await?;
+        for copy in begun {
+            let by = copy.meta(FETCHED_BY);
+            let is_ours = by == store.replica_id().as_str();
+            let goes_on = match is_ours {
+                true => self.inner.held.contains(copy.id.as_str()),
+                false => alive.iter().any(|replica| replica.as_str() == by),
+            };
+            if !goes_on {
+                self.drop_copy(&copy).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a copy that is not whole. The host stops fetching it.
+    async fn drop_copy(&self, copy: &Snapshot) {
+        let change = SnapshotChange::new(&[S::Creating], S::Deleting);
+        self.collect_and_log(copy, change, "unfinished").await;
+        // A host that does not answer has to be asked again; until then it may be fetched anew.
+        let change = SnapshotChange::new(&[S::Deleting], S::Creating);
+        if let Err(e) = self.snapshot_change(&copy.id, change).await {
+            tracing::warn!(snapshot_id = %copy.id, error = %chain(&e), "a copy stays deleting");
+        }
+    }
+}
+
+/// A copy that is being fetched for somebody here. Whoever stops waiting for it gives it up, unless
+/// others wait, too.
+struct Copying {
+    control: Control,
+    record: Snapshot,
+    /// `None` when it is over.
+    hold: Option<Hold>,
+}
+
+impl Copying {
+    /// It is there, and recorded.
+    fn over(mut self) {
+        self.hold = None;
+    }
+
+    async fn give_up(mut self) {
+        self.hold = None;
+        if !self.is_awaited() {
+            self.control.drop_copy(&self.record).await;
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.control.inner.held.contains(self.record.id.as_str())
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        if self.hold.take().is_none() || self.is_awaited() {
+            return;
+        }
+        let (control, record) = (self.control.clone(), self.record.clone());
+        self.control
+            .spawn(async move { control.drop_copy(&record).await });
     }
 }
 

@@ -43,11 +43,7 @@ impl Control {
             match delete_bytes(&*provider, &snapshot.id).await {
                 Bytes::Gone => {
                     let audit = entry(&snapshot, AuditKind::SnapshotDeleted);
-                    control
-                        .inner
-                        .store
-                        .snapshot_remove(&id, vec![audit])
-                        .await?;
+                    control.snapshot_remove(&id, vec![audit]).await?;
                     Ok(())
                 }
                 Bytes::InUse(why) => {
@@ -75,7 +71,7 @@ impl Control {
             ..SnapshotChange::new(DELETABLE, S::Deleting)
         };
         let store = &self.inner.store;
-        if let Some(snapshot) = store.snapshot_change(id, change).await? {
+        if let Some(snapshot) = self.snapshot_change(id, change).await? {
             return Ok((snapshot, provider));
         }
         let Some(now) = store.snapshot_get(id).await? else {
@@ -105,11 +101,7 @@ impl Control {
             ..SnapshotChange::new(&[S::Deleting], to)
         };
         // `None`: somebody else has deleted it meanwhile.
-        let _moved = self
-            .inner
-            .store
-            .snapshot_change(&snapshot.id, change)
-            .await?;
+        let _moved = self.snapshot_change(&snapshot.id, change).await?;
         Ok(())
     }
 }

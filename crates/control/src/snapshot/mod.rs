@@ -30,7 +30,6 @@ pub(crate) use restore::check_ready;
 use crate::{
     Control, Error,
     error::{Missing, chain},
-    fail_point::effect,
     operation::not_running,
     provider::{Provider, ProviderError},
 };
@@ -283,11 +282,10 @@ impl Control {
             .new_record(record, request, (tenant, caller), parent.as_ref(), &taken)
             .await?;
         let audit = created(&snapshot, &taken);
-        let stored =
-            self.inner
-                .store
-                .snapshot_insert(snapshot.clone(), vec![audit], kept(&snapshot));
-        if let Err(e) = effect("record-snapshot", record.id.as_str(), stored).await {
+        let stored = self
+            .snapshot_insert(snapshot.clone(), vec![audit], kept(&snapshot))
+            .await;
+        if let Err(e) = stored {
             drop_unrecorded(&*provider, &snapshot.id).await;
             return Err(e.into());
         }

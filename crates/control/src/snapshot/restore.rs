@@ -67,11 +67,7 @@ impl Control {
     async fn restore(&self, record: &Environment, snapshot: &Snapshot) -> Result<Change, Error> {
         let (_, provider) = self.inner.providers.of(record.host_id.as_ref()).await?;
         let change = SnapshotChange::new(&[S::Ready], S::Restoring);
-        let begun = self
-            .inner
-            .store
-            .snapshot_change(&snapshot.id, change)
-            .await?;
+        let begun = self.snapshot_change(&snapshot.id, change).await?;
         if begun.is_none() {
             let now = self.snapshot_get(&snapshot.id).await?;
             check_ready(&now)?;
@@ -141,11 +137,7 @@ impl Control {
             ..SnapshotChange::new(&[S::Ready, S::Restoring], S::Error)
         };
         // `None`: it is being deleted, which is as good a reason.
-        let _marked = self
-            .inner
-            .store
-            .snapshot_change(&snapshot.id, change)
-            .await?;
+        let _marked = self.snapshot_change(&snapshot.id, change).await?;
         Err(Error::SnapshotGone(snapshot.id.clone()))
     }
 
@@ -155,11 +147,7 @@ impl Control {
             ..SnapshotChange::new(&[S::Restoring], to)
         };
         // `None`: the host does not have it, and the record says so already.
-        let _moved = self
-            .inner
-            .store
-            .snapshot_change(&snapshot.id, change)
-            .await?;
+        let _moved = self.snapshot_change(&snapshot.id, change).await?;
         Ok(())
     }
 

@@ -114,6 +114,8 @@ pub(super) enum TransferError {
         kept_mib: u64,
         missing_mib: u64,
     },
+    #[error("the snapshot was deleted before it was there")]
+    GivenUp,
     #[error(
         "the disk of the host filled up during the transfer: {missing_mib} MiB more were needed"
     )]

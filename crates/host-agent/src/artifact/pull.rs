@@ -1,12 +1,13 @@
 //! The pulls of a host: which are under way, how far they are, what became of them.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuse_wire_host::artifact::{default_id, is_digest, is_snapshot_id};
 use fuse_wire_host::{AgentUrl, Artifact, Grant, Pull, PullRequest, PullState};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::error::PullError;
 use super::{Artifacts, Inner};
@@ -39,6 +40,9 @@ pub struct PullBegun {
     /// Bytes that there are; 0 while that is not known.
     pub(super) total: AtomicU64,
     outcome: watch::Sender<Option<Result<Artifact, String>>>,
+    given_up: CancellationToken,
+    /// It is becoming visible, which is not interrupted.
+    pub(super) commits: AtomicBool,
 }
 
 impl PullBegun {
@@ -76,6 +80,14 @@ impl PullBegun {
         let ended = ended.ok().and_then(|ended| ended.clone());
         let ended = ended.unwrap_or_else(|| Err("the pull was lost".to_owned()));
         ended.map_err(PullError::Failed)
+    }
+
+    /// Completes when nobody wants it any more and it can still be stopped.
+    pub(super) async fn given_up(&self) {
+        self.given_up.cancelled().await;
+        if self.commits.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
     }
 
     fn is_running(&self) -> bool {
@@ -177,6 +189,8 @@ impl Artifacts {
             job,
             done: AtomicU64::new(0),
             total: AtomicU64::new(0),
+            given_up: CancellationToken::new(),
+            commits: AtomicBool::new(false),
             outcome: watch::Sender::new(there.map(|stored| Ok(record(&stored)))),
         });
         table.pulls.insert(id.clone(), Arc::clone(&pull));
@@ -190,6 +204,22 @@ impl Artifacts {
                 .spawn(async move { inner.run(&pull).await });
         }
         Ok(pull)
+    }
+
+    /// Stops fetching what would be stored as `id`, and waits until nothing will be any more.
+    pub async fn give_up(&self, id: &str) {
+        let running = {
+            let table = self.inner.pulls.lock();
+            let mut pulls = table.pulls.values();
+            pulls
+                .find(|pull| pull.is_running() && pull.job.id == id)
+                .cloned()
+        };
+        if let Some(pull) = running {
+            pull.given_up.cancel();
+            // That it failed is what was wanted; if not, it is there and can be deleted.
+            let _ended = pull.ended().await;
+        }
     }
 
     /// A pull of this agent's life.

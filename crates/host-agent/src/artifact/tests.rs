@@ -307,6 +307,29 @@ fn a_line_that_never_holds_is_given_up_and_leaves_nothing() {
 }
 
 #[test]
+fn deleting_what_is_being_fetched_ends_that() {
+    in_netns(|| async {
+        let (from, taken) = seeded().await;
+        let to = empty(&[]).await;
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let request = request(silent.local_addr().unwrap(), &taken.digest);
+        let artifacts = to.registry.artifacts();
+        let pulling = artifacts.pull(&taken.digest, request).unwrap();
+        let _asked = silent.accept().await.unwrap();
+        let answer = to.send("DELETE", "/v1/snapshots/art-1", "", "").await;
+        assert_eq!(status(&answer), "404", "{answer}");
+        let said = pulling.ended().await.unwrap_err().to_string();
+        assert_eq!(said, "the snapshot was deleted before it was there");
+        assert_eq!(traces(&to), Vec::<String>::new());
+        // It may be fetched after all.
+        let request = self::request(from.address, &taken.digest);
+        pull(&to, &taken.digest, request).await.unwrap();
+        from.stop().await;
+        to.stop().await;
+    });
+}
+
+#[test]
 fn a_changed_byte_is_found_out_wherever_it_is() {
     in_netns(|| async {
         let (from, taken) = seeded().await;

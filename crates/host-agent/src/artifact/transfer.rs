@@ -53,6 +53,7 @@ impl Inner {
         tokio::select! {
             done = work => done,
             () = self.shutdown.cancelled() => Err(TransferError::ShuttingDown),
+            () = pull.given_up() => Err(TransferError::GivenUp),
         }
     }
 
@@ -90,6 +91,7 @@ impl Inner {
         let written = self
             .receive(pull, &disk, first, &self.staging, total)
             .await?;
+        pull.commits.store(true, Ordering::Relaxed);
         self.commit(pull, written, base, total).await
     }
 

@@ -72,6 +72,8 @@ pub(super) async fn delete(
     Path(snapshot_id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     app.registry.snapshots_possible()?;
+    // Or it would be there a moment later.
+    app.registry.artifacts().give_up(&snapshot_id).await;
     app.registry.delete_snapshot(&snapshot_id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -22,7 +22,7 @@ use super::{
     TOKEN,
     routes::{Agent, Answer, failure},
     snapshots::Stored,
-    state::{State, Step},
+    state::{Inner, State, Step},
 };
 
 pub(super) fn router() -> Router<Arc<State>> {
@@ -91,7 +91,16 @@ async fn pull(
     let (worker, pull_id) = (state.clone(), pull.pull_id.clone());
     inner.sessions.spawn(async move {
         let fetched = fetch(&worker, &digest, &id, &request).await;
-        if let Some(pull) = worker.lock().pulls.get_mut(&pull_id) {
+        let mut inner = worker.lock();
+        let Inner {
+            pulls, snapshots, ..
+        } = &mut *inner;
+        if let Some(pull) = pulls.get_mut(&pull_id) {
+            if pull.state == PullState::Failed {
+                // It was deleted before it was there.
+                snapshots.remove(&id);
+                return;
+            }
             match fetched {
                 Ok(record) => {
                     pull.state = PullState::Done;

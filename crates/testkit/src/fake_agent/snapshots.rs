@@ -10,7 +10,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use fuse_wire_host::{
-    name,
+    PullState, name,
     snapshot::{
         ForkRequest, RestoreRequest, RestoreResponse, Snapshot, SnapshotKind, SnapshotList,
         SnapshotRequest,
@@ -157,7 +157,14 @@ async fn fork(
 
 async fn remove(Shared(state): Agent, Path(id): Path<String>) -> Answer {
     state.enter(Step::DeleteSnapshot, &id).await?;
-    match state.lock().snapshots.remove(&id) {
+    let mut inner = state.lock();
+    for pull in inner.pulls.values_mut() {
+        let record = pull.record.as_ref();
+        if record.is_some_and(|record| record.snapshot_id == id) {
+            pull.state = PullState::Failed;
+        }
+    }
+    match inner.snapshots.remove(&id) {
         Some(_) => Ok(StatusCode::NO_CONTENT.into_response()),
         None => Err(failure(StatusCode::NOT_FOUND, text::SNAPSHOT_NOT_FOUND)),
     }

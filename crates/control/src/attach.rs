@@ -5,17 +5,12 @@ use std::time::Duration;
 
 use fuse_model::{EnvironmentId, State};
 use fuse_wire_host::{HostError, attach::Request as AttachRequest, client::AttachStream};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf},
-    time::{Instant, interval_at},
-};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf};
 
 use crate::{Control, Error, operation::not_running, provider::ProviderError};
 
 /// Bytes that wait for a slow end, in each direction.
 const BUFFER: usize = 64 * 1024;
-/// How often an open session counts as use, so that its environment is never idle.
-pub(crate) const STILL_IN_USE: Duration = Duration::from_secs(30);
 
 /// An open way to a command in a guest. Dropping it ends the command.
 #[derive(Debug)]
@@ -23,6 +18,8 @@ pub struct Attached {
     pub(crate) control: Control,
     pub(crate) environment: EnvironmentId,
     pub(crate) stream: AttachStream,
+    /// How often it is noted that the environment is in use.
+    pub(crate) step: Duration,
 }
 
 impl Control {
@@ -55,18 +52,10 @@ impl Control {
         self.touch(id).await;
         Ok(Attached {
             control: self.clone(),
+            step: self.activity_step(&record),
             environment: record.id,
             stream,
         })
-    }
-
-    /// Notes that an environment is in use. Best effort: a failed write only makes the
-    /// clock older than it is.
-    pub(crate) async fn touch(&self, id: &EnvironmentId) {
-        let now = self.inner.store.now();
-        if let Err(e) = self.inner.store.environment_touch(id, now).await {
-            tracing::warn!(vm_id = %id, error = %crate::error::chain(&e), "cannot note activity");
-        }
     }
 }
 
@@ -94,18 +83,10 @@ impl Attached {
         let (from_guest, mut to_guest) = tokio::io::split(self.stream);
         let mut from_client = BufReader::with_capacity(BUFFER, from_client);
         let mut from_guest = BufReader::with_capacity(BUFFER, from_guest);
-        let in_use = async {
-            // It was touched just now.
-            let mut tick = interval_at(Instant::now() + STILL_IN_USE, STILL_IN_USE);
-            loop {
-                tick.tick().await;
-                self.control.touch(&self.environment).await;
-            }
-        };
         let outcome = tokio::select! {
             outcome = copy_buf(&mut from_client, &mut to_guest) => outcome,
             outcome = copy_buf(&mut from_guest, &mut to_client) => outcome,
-            () = in_use => Ok(0),
+            never = self.control.stay_in_use(&self.environment, self.step) => match never {},
             () = stopping.stopping() => Ok(0),
         };
         // What was copied is on its way; the other end learns that there is no more. An

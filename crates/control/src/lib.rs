@@ -10,6 +10,7 @@
 //!
 //! Called by the orchestrator's HTTP layer through [`Control`].
 
+mod activity;
 mod api_key;
 mod attach;
 mod audit;

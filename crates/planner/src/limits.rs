@@ -78,8 +78,14 @@ impl Limits {
         if !is_running {
             return None;
         }
-        let limit = own_or(environment.spec.idle_timeout_seconds, self.idle);
+        let limit = self.idle_of(environment);
         (!limit.is_zero() && idle > limit).then_some(Overrun::Idle { idle, limit })
+    }
+
+    /// How long an environment may rest; zero = for as long as it likes.
+    #[must_use]
+    pub fn idle_of(&self, environment: &Environment) -> Duration {
+        own_or(environment.spec.idle_timeout_seconds, self.idle)
     }
 }
 

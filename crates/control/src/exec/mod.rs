@@ -5,16 +5,13 @@
 
 mod stream;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fuse_model::{Environment, EnvironmentId, State};
+use fuse_model::{EnvironmentId, State};
 use fuse_wire_host::{ExecRequest, ExecResponse};
 
 pub use self::stream::{ExecOutput, ExecStream};
 use crate::{Control, Error, attach::refused};
-
-/// The activity clock is written at most this often.
-const ACTIVITY_GRANULARITY: Duration = Duration::from_secs(30);
 
 /// A command and its bound.
 #[derive(Debug, Clone)]
@@ -54,25 +51,15 @@ impl Control {
             .providers
             .of(environment.host_id.as_ref())
             .await?;
-        let answer = provider.exec(id, &command.request()).await;
+        let (begun, step) = (Instant::now(), self.activity_step(&environment));
+        let request = command.request();
+        let answer = tokio::select! {
+            answer = provider.exec(id, &request) => answer,
+            never = self.stay_in_use(id, step) => match never {},
+        };
+        if begun.elapsed() >= step {
+            self.touch(id).await;
+        }
         answer.map_err(|source| refused("exec", source))
-    }
-
-    /// Keeps the environment from counting as idle. Best effort: a failed write only
-    /// makes the clock older than it is.
-    async fn note_activity(&self, environment: &Environment) {
-        let now = self.inner.store.now();
-        let age = now.duration_since(environment.activity_at);
-        if age.unsigned_abs() < ACTIVITY_GRANULARITY {
-            return;
-        }
-        if let Err(e) = self
-            .inner
-            .store
-            .environment_touch(&environment.id, now)
-            .await
-        {
-            tracing::warn!(vm_id = %environment.id, error = %crate::error::chain(&e), "cannot note activity");
-        }
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 use tokio_util::codec::{Decoder as _, Framed};
 
 use super::Command;
-use crate::attach::{Attached, STILL_IN_USE, refused};
+use crate::attach::{Attached, refused};
 use crate::{Control, Error};
 
 /// How long a guest that broke off may take to answer whether it is still there.
@@ -67,7 +67,7 @@ impl Control {
         let request = command.attach(false);
         let attached = self.attach_for("exec", id, &request).await?;
         let now = Instant::now();
-        let mut in_use = interval_at(now + STILL_IN_USE, STILL_IN_USE);
+        let mut in_use = interval_at(now + attached.step, attached.step);
         in_use.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(ExecStream {
             control: attached.control,

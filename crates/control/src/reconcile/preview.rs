@@ -136,7 +136,7 @@ impl Control {
     }
 
     /// The limits of environments.
-    pub(super) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         let settings = &self.inner.settings;
         Limits {
             runtime: settings.task_stuck_timeout,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fuse_control::Settings;
 use fuse_testkit::fake_agent::{AttachedGuest, FakeAgent, Step};
 use fuse_wire_host::attach::{Codec, Exit, Frame};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -286,4 +287,38 @@ async fn with_an_upgrade_input_goes_in_too() {
     guest.send(exit(3)).await.unwrap();
     assert_eq!(caller.next().await.unwrap().unwrap(), exit(3));
     stage.fuse.stop().await;
+}
+
+/// The guest is at work for as long as a command runs, however little is said about it.
+#[tokio::test]
+async fn a_long_command_is_no_idleness() {
+    let settings = Settings {
+        reconcile_interval: Duration::from_millis(100),
+        default_idle_timeout: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let options = Options {
+        settings,
+        ..Options::default()
+    };
+    let (fuse, agent) = with_agent(options).await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    let mut gate = agent.hold(Step::Exec);
+    let command = json!({"cmd": ["make"]});
+    let path = "/v1/environments/fuse-a?action=exec";
+    let looks = |agent: &FakeAgent| agent.calls().iter().filter(|c| *c == "list").count();
+    let (answer, ()) = tokio::join!(fuse.post(path, &command), async {
+        gate.reached().await;
+        // Three limits and more.
+        let enough = looks(&agent) + 35;
+        agent.until(|agent| looks(agent) >= enough).await;
+        let record = fuse.get("/v1/environments/fuse-a").await.is(200);
+        assert_eq!(record["state"], "running");
+        gate.open();
+    });
+    answer.is(200);
+    // Afterwards it is idle like any other.
+    fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
+        .await;
+    fuse.stop().await;
 }

@@ -54,6 +54,12 @@ while IFS='|' read -r tool package why; do
   printf 'deps: missing %-20s (%s)\n' "$package" "$why" >&2
 done <<<"$tools"
 
+# gcc alone brings no C library to link with: that is only recommended by its package.
+if [ ! -e /usr/include/stdio.h ]; then
+  missing+=(libc6-dev)
+  printf 'deps: missing %-20s (%s)\n' libc6-dev 'what Rust programs and the embedded SQLite are linked with' >&2
+fi
+
 if [ "$purpose" = test ] && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
   missing+=(postgresql)
   printf 'deps: missing %-20s (%s)\n' postgresql 'the store is tested on a real PostgreSQL' >&2

@@ -19,7 +19,7 @@ use crate::{
     keys::Keys,
     metrics::Metrics,
     provider::Providers,
-    reconcile::{Evicting, Progress},
+    reconcile::{Evicting, Progress, Renewing},
 };
 
 /// How long an operation is believed without a sign of life of its process.
@@ -45,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) held: Held,
     pub(crate) retries: Retries,
     pub(crate) evicting: Evicting,
+    pub(crate) renewing: Renewing,
     pub(crate) watches: Watches,
     pub(crate) keys: Keys,
     pub(crate) fleet: Fleet,
@@ -82,6 +83,7 @@ impl Control {
             held: Held::default(),
             retries: Retries::default(),
             evicting: Evicting::default(),
+            renewing: Renewing::default(),
             watches: Watches::default(),
             keys: Keys::default(),
             fleet: Fleet::default(),

@@ -305,6 +305,26 @@ impl Store {
         Ok(token.map(Redacted::new))
     }
 
+    /// Running environments that nobody is at work on, and whose guest got its credentials at
+    /// `before` or earlier; the oldest first.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn environments_to_renew(
+        &self,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<EnvironmentId>, StoreError> {
+        let sql = "SELECT id FROM environments WHERE state = 'running' AND op_kind IS NULL \
+                   AND guest_token IS NOT NULL AND COALESCE(credentials_at, created_at) <= $1 \
+                   ORDER BY COALESCE(credentials_at, created_at), id LIMIT $2";
+        let binds = binds![before, i64::from(limit)];
+        let rows = self.read("find old credentials", sql, binds).await?;
+        rows.iter()
+            .map(|row| Ok(EnvironmentId::new(row.columns("environments").text("id")?)))
+            .collect()
+    }
+
     /// Seals a secret of an environment; `None` without a key: then it is not kept.
     fn seal(
         &self,

@@ -48,6 +48,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "0009_guest_version",
         include_str!("../migrations/0009_guest_version.sql"),
     ),
+    (
+        "0010_credentials_at",
+        include_str!("../migrations/0010_credentials_at.sql"),
+    ),
 ];
 
 /// The key of the advisory lock; any constant that is ours.

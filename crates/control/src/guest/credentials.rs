@@ -14,6 +14,8 @@ use rcgen::{
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 /// Life of a certificate.
 const VALIDITY: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Age at which credentials are renewed: half of the certificate's life.
+pub(crate) const RENEW_AFTER: Duration = Duration::from_secs(VALIDITY.as_secs() / 2);
 
 /// What a guest agent is started with.
 #[derive(Debug, Clone)]

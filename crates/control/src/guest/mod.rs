@@ -8,7 +8,7 @@ mod env_file;
 mod files;
 mod surface;
 
-pub(crate) use credentials::{CredentialError, Credentials};
+pub(crate) use credentials::{CredentialError, Credentials, RENEW_AFTER};
 pub(crate) use files::{CREDENTIAL_PATHS, credential_files, profile_files};
 pub(crate) use files::{FileSources, MANIFEST_PATH, SECRETS_PATH, TLS_CERT_PATH, TLS_KEY_PATH};
 pub(crate) use surface::{Verdict, ask_surface};

@@ -100,6 +100,7 @@ impl Control {
             self.enforce_limits(stuck, idle, ages, &picture).await;
         }
         self.evict(&picture);
+        self.renew_credentials(&picture.records).await;
         self.watch_probes(picture.records.values());
         if recovery {
             tracing::info!(environments = picture.records.len(), "recovery completed");

@@ -1,9 +1,8 @@
 //! Empties hosts that are being drained, as far as their operator said.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashSet,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
 };
 
 use fuse_model::{Environment, EnvironmentId, Host, HostId, State};
@@ -12,67 +11,29 @@ use fuse_store::{Change, StoreError};
 use fuse_wire_api::MigrateEnvironment;
 use futures_util::{StreamExt as _, stream};
 
-use super::{PARALLEL, cycle::Picture};
+use super::{PARALLEL, cycle::Picture, pauses::Pauses};
 use crate::{Control, Error, error::chain};
 
-/// Longest pause after a migration that failed, in cycles: each is twice the one before, because
-/// every try asks the workload to stop.
-const LONGEST_PAUSE: u32 = 32;
-
-/// Hosts that are being emptied right now, and what could not be moved away.
+/// Hosts that are being emptied right now, and what could not be moved away: every try asks the
+/// workload to stop.
 #[derive(Debug, Default)]
-pub(crate) struct Evicting(Mutex<Emptied>);
-
-#[derive(Debug, Default)]
-struct Emptied {
-    hosts: HashSet<HostId>,
-    failed: HashMap<EnvironmentId, Failed>,
-}
-
-#[derive(Debug)]
-struct Failed {
-    times: u32,
-    again_at: Instant,
+pub(crate) struct Evicting {
+    hosts: Mutex<HashSet<HostId>>,
+    pauses: Pauses,
 }
 
 impl Evicting {
-    fn lock(&self) -> MutexGuard<'_, Emptied> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashSet<HostId>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self, host: &HostId) -> bool {
-        self.lock().hosts.insert(host.clone())
+        self.lock().insert(host.clone())
     }
 
     fn end(&self, host: &HostId) {
-        self.lock().hosts.remove(host);
+        self.lock().remove(host);
     }
-
-    fn failed(&self, id: &EnvironmentId, interval: Duration) {
-        let mut state = self.lock();
-        let failed = state.failed.entry(id.clone()).or_insert(Failed {
-            times: 0,
-            again_at: Instant::now(),
-        });
-        failed.again_at = Instant::now() + interval * pause(failed.times);
-        failed.times += 1;
-    }
-
-    fn waits(&self, id: &EnvironmentId) -> bool {
-        let state = self.lock();
-        let failed = state.failed.get(id);
-        failed.is_some_and(|failed| Instant::now() < failed.again_at)
-    }
-
-    fn forget_all_but(&self, records: &BTreeMap<EnvironmentId, Environment>) {
-        self.lock().failed.retain(|id, _| records.contains_key(id));
-    }
-}
-
-/// Cycles to wait after so many failures before.
-fn pause(failures: u32) -> u32 {
-    2u32.saturating_pow(failures.saturating_add(1))
-        .min(LONGEST_PAUSE)
 }
 
 impl Control {
@@ -80,7 +41,7 @@ impl Control {
     /// holds up the cycle, and a host is not begun with again before it is done with.
     pub(super) fn evict(&self, picture: &Picture) {
         let evicting = &self.inner.evicting;
-        evicting.forget_all_but(&picture.records);
+        evicting.pauses.forget_all_but(&picture.records);
         for host in &picture.draining {
             let there = |one: &&Environment| one.host_id.as_ref() == Some(&host.id);
             let there: Vec<_> = picture.records.values().filter(there).cloned().collect();
@@ -103,7 +64,9 @@ impl Control {
         refused: &HashSet<EnvironmentId>,
     ) -> Vec<Eviction> {
         evictions(host, there.iter(), |one| {
-            self.is_at_work(one) || refused.contains(&one.id) || self.inner.evicting.waits(&one.id)
+            self.is_at_work(one)
+                || refused.contains(&one.id)
+                || self.inner.evicting.pauses.waits(&one.id)
         })
     }
 
@@ -149,7 +112,7 @@ impl Control {
             Ok(()) => self.reconcile_now(),
             Err(_) => {
                 let interval = self.inner.settings.reconcile_interval;
-                self.inner.evicting.failed(id, interval);
+                self.inner.evicting.pauses.failed(id, interval);
             }
         }
         true
@@ -196,20 +159,6 @@ fn note(host: &HostId, id: &EnvironmentId, error: Option<&Error>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_fails_again_waits_longer() {
-        let pauses: Vec<u32> = (0..8).map(pause).collect();
-        assert_eq!(pauses, [2, 4, 8, 16, 32, 32, 32, 32]);
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
-        let evicting = Evicting::default();
-        let id = EnvironmentId::new("fuse-a");
-        assert!(!evicting.waits(&id));
-        evicting.failed(&id, Duration::from_secs(3600));
-        assert!(evicting.waits(&id));
-        evicting.forget_all_but(&BTreeMap::new());
-        assert!(!evicting.waits(&id));
-    }
 
     #[test]
     fn a_host_is_emptied_once_at_a_time() {

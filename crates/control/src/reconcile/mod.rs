@@ -11,9 +11,11 @@ mod cycle;
 mod evict;
 mod interrupted;
 mod limits;
+mod pauses;
 mod preview;
 mod progress;
 mod prune;
+mod renew;
 mod set_up;
 
 use std::{
@@ -31,6 +33,7 @@ pub use progress::Health;
 
 pub(crate) use evict::Evicting;
 pub(crate) use progress::Progress;
+pub(crate) use renew::Renewing;
 
 /// Name of the lease.
 const LEASE: &str = "reconcile";

@@ -109,6 +109,10 @@ impl Control {
                 preview.add("evict", id.as_str(), what);
             }
         }
+        for id in self.old_credentials(BATCH).await? {
+            let what = "renew its guest's credentials: half of their life is over".to_owned();
+            preview.add("credentials", id.as_str(), what);
+        }
         for snapshot in store.snapshot_list_collectable(BATCH).await? {
             let what = "delete it: its retention is over, or its deletion was begun".to_owned();
             preview.add("snapshots", snapshot.id.as_str(), what);

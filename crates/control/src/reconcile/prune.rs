@@ -30,7 +30,7 @@ impl Control {
         rounds("idempotency keys", || store.idempotency_prune(BATCH)).await;
     }
 
-    fn ago(&self, age: Duration) -> Option<Timestamp> {
+    pub(super) fn ago(&self, age: Duration) -> Option<Timestamp> {
         self.inner.store.settled_now().checked_sub(age).ok()
     }
 }

@@ -123,6 +123,14 @@ impl Machine {
         Program::start_with(&env, &["--reconcile-interval", "100ms"])
     }
 
+    async fn register(&self, fuse: &Program) {
+        let host = json!({
+            "id": "h", "url": self.agent.url(), "token": TOKEN, "capacity": {"vm_count": 9}
+        });
+        let registered = fuse.call(Method::POST, "/v1/hosts", Some(host)).await;
+        assert_eq!(registered.0, 201);
+    }
+
     /// Sets the clock and lets the orchestrator look at everything a few times.
     async fn set(&self, fuse: &Program, ahead: i64) {
         self.clock.write(ahead);
@@ -219,11 +227,7 @@ async fn nothing_ends_early_and_nothing_late() {
         return;
     };
     let mut fuse = machine.start();
-    let host = json!({
-        "id": "h", "url": machine.agent.url(), "token": TOKEN, "capacity": {"vm_count": 9}
-    });
-    let registered = fuse.call(Method::POST, "/v1/hosts", Some(host)).await;
-    assert_eq!(registered.0, 201);
+    machine.register(&fuse).await;
     assert!(!create_once(&fuse, "once", "before").await);
     create(&fuse, json!({"task_id": "worked"})).await;
     // Two, because the newest of an environment is never collected; and a layer, dated months ago
@@ -273,4 +277,43 @@ async fn nothing_ends_early_and_nothing_late() {
     wait(&fuse, "/ready", |(status, _)| *status == 200).await;
     machine.cycles(3).await;
     check_kept(&machine, &fuse, "after a restart").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_are_renewed_at_half_of_their_life() {
+    let Some(machine) = Machine::new().await else {
+        return;
+    };
+    let mut fuse = machine.start();
+    machine.register(&fuse).await;
+    let month = 30 * DAY;
+    let spec = json!({"max_runtime_seconds": month, "idle_timeout_seconds": month});
+    create(&fuse, json!({"task_id": "old", "spec": spec})).await;
+    let renewed = async |fuse: &Program| {
+        let path = "/v1/audit?type=vm.token_rotated";
+        let (_, list) = fuse.call(Method::GET, path, None).await;
+        list["audit_events"].as_array().map_or(0, Vec::len)
+    };
+    machine.cycles(3).await;
+    assert_eq!(renewed(&fuse).await, 0);
+    for (ahead, times) in [(3 * DAY, 0), (4 * DAY, 1), (7 * DAY, 1), (8 * DAY, 2)] {
+        fuse.end();
+        machine.clock.write(ahead);
+        fuse = machine.start();
+        wait(&fuse, "/ready", |(status, _)| *status == 200).await;
+        until("as many renewals", PATIENCE, || async {
+            let so_far = renewed(&fuse).await;
+            anyhow::ensure!(so_far >= times, "{so_far} of {times}");
+            Ok(())
+        })
+        .await
+        .unwrap();
+        machine.cycles(3).await;
+        assert_eq!(renewed(&fuse).await, times, "{ahead} s after the create");
+        let (_, record) = fuse
+            .call(Method::GET, "/v1/environments/fuse-old", None)
+            .await;
+        assert_eq!(record["state"], "running", "{record}");
+    }
+    fuse.end();
 }

@@ -24,6 +24,7 @@ const UPDATE: MultiRow = MultiRow {
     before: "UPDATE environments SET version = environments.version + 1, state = r.column3, \
          url = r.column4, error = r.column5, endpoints = r.column6, \
          guest_token = COALESCE(r.column7, guest_token), \
+         credentials_at = CASE WHEN r.column7 IS NULL THEN credentials_at ELSE r.column12 END, \
          op_kind = CASE r.column8 WHEN 0 THEN op_kind ELSE r.column9 END, \
          op_owner = CASE r.column8 WHEN 0 THEN op_owner ELSE r.column10 END, \
          op_expires_at = CASE r.column8 WHEN 0 THEN op_expires_at ELSE r.column11 END, \

@@ -26,6 +26,7 @@ contract! {
     the_default_backend_is_charged_nowhere,
     activity_only_goes_forward,
     any_text_can_be_kept,
+    old_credentials_are_found_until_there_are_new_ones,
     a_script_s_output_stays_with_its_task,
     what_is_kept_of_a_failed_create_is_of_the_last_attempt,
 }
@@ -188,6 +189,59 @@ async fn a_refused_create_leaves_nothing(db: Db) {
     }
     assert_eq!(all_events(&store).await.len(), 1);
     check_invariants(&store).await;
+}
+
+async fn old_credentials_are_found_until_there_are_new_ones(db: Db) {
+    let store = db.open().await;
+    let token = |text: &str| Change {
+        guest_token: Some(fuse_model::Redacted::new(text.to_owned())),
+        operation: fuse_store::OperationChange::End,
+        ..Change::default()
+    };
+    let old = async |before| {
+        let found = store.environments_to_renew(before, 9).await;
+        found.expect("reads")
+    };
+    let is_due = async || old(store.now()).await;
+    for (task, given) in [("a", token("first")), ("bare", Change::default())] {
+        let made = create(&store, task, 1, &[]).await;
+        assert!(!is_due().await.contains(&made.id), "{task} is being made");
+        let up = store.environment_transition(&made, Trigger::Started, given);
+        updated(up.await.expect("starts"));
+    }
+    assert_eq!(is_due().await, [id("a")]);
+    let between = store.now();
+    let seen = get(&store, &id("a")).await.expect("is there");
+    let busy = Change {
+        operation: fuse_store::OperationChange::Begin(
+            OperationKind::Rotate,
+            std::time::Duration::from_secs(60),
+        ),
+        ..Change::default()
+    };
+    let seen = updated(store.environment_update(&seen, busy).await.expect("begins"));
+    assert_eq!(is_due().await, [], "somebody is at work on it");
+    let renewed = store.environment_update(&seen, token("second")).await;
+    let seen = updated(renewed.expect("ends"));
+    assert_eq!(
+        (old(between).await, is_due().await),
+        (vec![], vec![id("a")])
+    );
+    // Nothing else makes them younger.
+    let other = Change {
+        url: Some("u".to_owned()),
+        ..Change::default()
+    };
+    let seen = updated(
+        store
+            .environment_update(&seen, other)
+            .await
+            .expect("writes"),
+    );
+    assert_eq!(is_due().await, [id("a")]);
+    let ended = store.environment_transition(&seen, Trigger::DestroyRequested, Change::default());
+    updated(ended.await.expect("ends"));
+    assert_eq!(is_due().await, []);
 }
 
 async fn a_create_without_a_host_is_remembered_by_its_task(db: Db) {

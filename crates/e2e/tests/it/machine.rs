@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fuse_testkit::outside::Outside;
-use fuse_testkit::{Daemon, Fuse, Slot, Stack, leftovers, until};
+use fuse_testkit::{Api, Daemon, Fuse, Slot, Stack, leftovers, until};
 
 /// Longest time until a host is known to be gone or back: a check each second, which may wait 5 s.
 pub(crate) const NOTICED: Duration = Duration::from_secs(30);
@@ -96,6 +96,21 @@ impl Machine {
             .status()?;
         ensure!(done.success(), "ip link set {link} {state}");
         Ok(())
+    }
+
+    /// Loses one packet of `one_in` on the way to it and back, until [`Self::lose_nothing`].
+    pub(crate) fn lose(&self, one_in: u32) -> Result<()> {
+        self.network.lose(one_in)
+    }
+
+    /// Ends that; how many packets were lost.
+    pub(crate) fn lose_nothing(&self) -> Result<u64> {
+        self.network.lose_nothing()
+    }
+
+    /// Its agent.
+    pub(crate) fn agent_api(&self) -> Result<Api> {
+        Api::new(self.url(), Some(&self.token))
     }
 
     /// Power loss: the agent and all its guests at once.

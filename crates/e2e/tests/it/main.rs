@@ -6,6 +6,7 @@
 mod abuse;
 mod artifacts;
 mod bad_input;
+mod bad_links;
 mod containers;
 mod examples;
 mod exec;
@@ -44,7 +45,15 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = [with_variants, trials, layers, refusals, upgrade::trials].into_iter();
+    let trials = [
+        with_variants,
+        fleets,
+        trials,
+        layers,
+        refusals,
+        upgrade::trials,
+    ]
+    .into_iter();
     let trials = trials.flat_map(|of| of(&suite)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let clean = suite.teardown();
@@ -84,22 +93,6 @@ fn trials(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "lifecycle::from_snapshot_to_drain",
             lifecycle::from_snapshot_to_drain,
-        ),
-        suite.trial(
-            "fleet::placement_and_lost_hosts",
-            fleet::placement_and_lost_hosts,
-        ),
-        suite.trial(
-            "gpus::bound_attached_and_given_back",
-            gpus::bound_attached_and_given_back,
-        ),
-        suite.trial(
-            "artifacts::a_seed_moves_to_another_host",
-            artifacts::a_seed_moves_to_another_host,
-        ),
-        suite.trial(
-            "migrate::a_host_is_emptied_and_taken_back",
-            migrate::a_host_is_emptied_and_taken_back,
         ),
         suite.trial("local::up_status_down_up", local::up_status_down_up),
         suite.trial(
@@ -174,6 +167,36 @@ fn layers(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "layers_elsewhere::not_on_another_architecture",
             layers_elsewhere::not_on_another_architecture,
+        ),
+    ]
+}
+
+/// More hosts than one, and the ways between them.
+fn fleets(suite: &Suite) -> Vec<Trial> {
+    vec![
+        suite.trial(
+            "bad_links::is_cut_for_a_minute",
+            bad_links::is_cut_for_a_minute,
+        ),
+        suite.trial(
+            "bad_links::loses_every_fifth_packet",
+            bad_links::loses_every_fifth_packet,
+        ),
+        suite.trial(
+            "fleet::placement_and_lost_hosts",
+            fleet::placement_and_lost_hosts,
+        ),
+        suite.trial(
+            "gpus::bound_attached_and_given_back",
+            gpus::bound_attached_and_given_back,
+        ),
+        suite.trial(
+            "artifacts::a_seed_moves_to_another_host",
+            artifacts::a_seed_moves_to_another_host,
+        ),
+        suite.trial(
+            "migrate::a_host_is_emptied_and_taken_back",
+            migrate::a_host_is_emptied_and_taken_back,
         ),
     ]
 }

@@ -155,8 +155,9 @@ impl Fleet {
         for agent in &self.agents {
             let looks = || agent.calls().iter().filter(|call| *call == "list").count();
             let before = looks();
-            // What is seen twice is acted on in the second look: the third comes after it.
-            let looked = agent.until(|_| looks() >= before + 3);
+            // What is seen twice is acted on in the second look: the third comes after it. Twice
+            // that, because what recovery still works on is not looked at until it is done.
+            let looked = agent.until(|_| looks() >= before + 6);
             let waited = tokio::time::timeout(PATIENCE, looked).await;
             assert!(waited.is_ok(), "no cycles");
         }

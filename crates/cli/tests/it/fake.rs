@@ -27,7 +27,16 @@ pub(crate) struct Fake {
     address: SocketAddr,
     seen: Log,
     answer: Answer,
-    _runtime: Runtime,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Fake {
+    /// Does not wait: one that another one's answers hold ends on a thread that must not.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Fake {
@@ -75,7 +84,7 @@ impl Fake {
             address,
             seen,
             answer,
-            _runtime: runtime,
+            runtime: Some(runtime),
         }
     }
 

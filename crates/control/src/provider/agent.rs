@@ -276,7 +276,7 @@ impl Provider for AgentProvider {
     async fn find(&self, vm: &EnvironmentId) -> Result<Option<FoundVm>, ProviderError> {
         match self.client.get(vm.as_str()).await {
             Ok(view) => Ok(Some(found(view))),
-            Err(HostError::NotFound { .. }) => Ok(None),
+            Err(e) if e.is_no_such_vm() => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
@@ -288,8 +288,8 @@ impl Provider for AgentProvider {
 
     async fn destroy(&self, vm: &EnvironmentId) -> Result<(), ProviderError> {
         match effect("destroy", vm.as_str(), self.client.delete(vm.as_str())).await {
-            Ok(()) | Err(HostError::NotFound { .. }) => Ok(()),
-            Err(e) => Err(e.into()),
+            Err(e) if !e.is_no_such_vm() => Err(e.into()),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 }

@@ -85,6 +85,25 @@ fn pinned(task: &str, host: usize) -> serde_json::Value {
     json!({"task_id": task, "spec": {"host_id": format!("h{host}")}})
 }
 
+/// While a host is away its address may be somebody else's, who has no VM of ours either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_s_not_found_ends_nothing() {
+    for said in ["", "<html>404</html>", "not found"] {
+        let (fuse, agents) = fleet().await;
+        fuse.create(&pinned("a", 0)).await.is(201);
+        agents[0].fail(Step::Delete, 1, 404, said);
+        let answer = fuse.delete("/v1/environments/fuse-a").await;
+        assert_eq!((answer.status, answer.code()), (500, "internal"), "{said}");
+        let blames = said.is_empty() == answer.message().contains("is another program at");
+        assert!(blames, "{}", answer.text);
+        // It is tried again, and then it is the host that says so.
+        fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
+            .await;
+        assert!(agents[0].vms().is_empty(), "{said}");
+        fuse.stop().await;
+    }
+}
+
 /// A create that a host carried out and did not own up to, and that went elsewhere the next time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_vm_of_one_name_goes_and_the_first_stays() {

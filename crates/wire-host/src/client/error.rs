@@ -199,6 +199,13 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// Whether the agent says that it has no such VM. Any other 404 may be of somebody who knows
+    /// nothing of VMs: a proxy, or whoever has the host's address while it is away.
+    #[must_use]
+    pub fn is_no_such_vm(&self) -> bool {
+        matches!(self, Self::NotFound { text, .. } if text.trim() == crate::text::VM_NOT_FOUND)
+    }
+
     /// Whether the agent refused before doing anything, so that the same call may simply be
     /// repeated. An interrupted call ([`Self::NoAnswer`]) is not: look first what came of it.
     #[must_use]
@@ -243,6 +250,11 @@ impl HostError {
         text: String,
     ) -> Self {
         let agent = agent.clone();
+        // A host agent always says why.
+        let text = match text.trim() {
+            "" => format!("{status} without a reason: is another program at {agent}?"),
+            _ => text,
+        };
         match status.as_u16() {
             401 => Self::Unauthorized { agent },
             404 => Self::NotFound { call, text },

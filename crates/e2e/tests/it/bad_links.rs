@@ -42,7 +42,7 @@ pub(crate) async fn loses_every_fifth_packet(_: Suite) -> Result<()> {
         ensure!(drained.get().await?["state"] == "draining", "not draining");
         end(stack, &destroyed).await?;
         let lost = far.lose_nothing()?;
-        ensure!(lost > 20, "only {lost} packets were lost");
+        ensure!(lost > 0, "no packet was lost");
 
         // By its agent, because it does not run any more.
         let last = drained.agent_exec(&["cat", "/root/last"], 10_000).await?;

@@ -351,11 +351,12 @@ exec {shutil.which("curl")} "${{args[@]}}"
 
     def test_operations(self):
         def update():
-            self.put(test_update.AGENT, test_update.agent("old"))
-            self.put(test_update.FUSED, program("old fused"))
+            agent = "/usr/local/bin/fc-agent"
+            self.put(agent, test_update.agent("old"))
+            self.put("/var/lib/fuse/fused", program("old fused"))
             self.enable("fc-agent")
             self.release()
-            return lambda: self.assertEqual(self.at(test_update.AGENT).read_bytes(), test_update.agent("old"))
+            return lambda: self.assertEqual(self.at(agent).read_bytes(), test_update.agent("old"))
 
         def move():
             self.enable("orchestrator")

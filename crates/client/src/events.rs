@@ -253,7 +253,9 @@ pub(crate) fn records(response: Response) -> Records {
         Some((chunk, None))
     });
     Box::pin(
+        // Some who read it ask again after the end.
         chunks
+            .fuse()
             .eventsource()
             .map(|record| record.map_err(|error| error.to_string())),
     )

@@ -1,7 +1,7 @@
 //! What a startup script prints while it runs, and the last line of what is printed.
 
-use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
+use futures_util::{Stream, StreamExt as _};
 
 use bytes::Bytes;
 use fuse_client::Client;
@@ -41,7 +41,12 @@ impl Output {
                 Some((piece, Some(open)))
             }
         });
-        Self(pieces.boxed())
+        Self::new(pieces)
+    }
+
+    /// Fused: whoever waits for other things as well asks again after the end.
+    fn new(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Self(pieces.fuse().boxed())
     }
 
     /// What was printed next; nothing ever after the end.
@@ -97,7 +102,21 @@ fn shown(line: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
+
+    #[test]
+    fn output_that_has_ended_can_be_asked_again() {
+        let pieces = unfold(1, async |left| {
+            (left > 0).then_some((Bytes::from_static(b"one"), left - 1))
+        });
+        let mut output = Output::new(pieces);
+        assert_eq!(output.next().now_or_never().unwrap(), "one");
+        for _ in 0..3 {
+            assert_eq!(output.next().now_or_never(), None);
+        }
+    }
 
     #[test]
     fn the_last_line_that_says_something() {

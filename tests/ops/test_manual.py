@@ -228,7 +228,7 @@ while :; do sleep 1000 & wait; done
                     os.write(terminal, answer)
 
 
-FORWARD = """python3 -c '
+FORWARD = """setsid python3 -c '
 import socket, threading
 def pump(a, b):
     while data := a.recv(65536): b.sendall(data)
@@ -239,7 +239,7 @@ while True:
     two = socket.create_connection(("127.0.0.1", 8090))
     for pair in ((one, two), (two, one)): threading.Thread(target=pump, args=pair, daemon=True).start()
 ' >/dev/null 2>&1 </dev/null &
-disown
+until (exec 3<>/dev/tcp/10.0.0.5/8090) 2>/dev/null; do sleep 0.1; done
 """
 
 

@@ -313,7 +313,7 @@ fn index(listings: &BTreeMap<String, Listing>) -> Index<'_> {
 
 /// Whether a VM with the name of a record is a second one, left at another place by a create that
 /// was undone there. One agent may be registered under two addresses and list its VMs twice: only
-/// guests that are in different boots are two.
+/// guests that are in different boots, or of which one has ended, are two.
 fn is_second(owner: &Tracked, place: &str, vm: &Listed, index: &Index<'_>) -> bool {
     if owner.busy || owner.place == place {
         return false;
@@ -321,10 +321,10 @@ fn is_second(owner: &Tracked, place: &str, vm: &Listed, index: &Index<'_>) -> bo
     let own = index
         .get(owner.place.as_str())
         .and_then(|vms| vms.get(owner.id.as_str()));
-    match (own.and_then(|own| own.boot_id.as_ref()), &vm.boot_id) {
-        (Some(own), Some(this)) => own != this,
-        _ => false,
-    }
+    let Some(own) = own else { return false };
+    // One that has ended is in no boot.
+    own.stopped != vm.stopped
+        || matches!((&own.boot_id, &vm.boot_id), (Some(own), Some(this)) if own != this)
 }
 
 /// The rules for VMs without a record.

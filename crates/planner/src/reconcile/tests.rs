@@ -171,7 +171,23 @@ fn a_second_vm_of_one_name_is_destroyed_where_the_record_is_not() {
         vm: "a".to_owned(),
     };
     let two = listings(own(Some("x")), Some("y"));
-    assert_eq!(twice(&running, &two), [second]);
+    assert_eq!(twice(&running, &two), std::slice::from_ref(&second));
+    // Whichever of the two has ended.
+    let ended = || Listed {
+        stopped: true,
+        ..booted(None)
+    };
+    let of = |here, other| -> BTreeMap<String, Listing> {
+        [(HOST, here), (OTHER, other)]
+            .map(|(place, vm)| (place.to_owned(), Listing::Vms(vec![vm])))
+            .into()
+    };
+    let first_ended = twice(&running, &of(booted(Some("x")), ended()));
+    assert_eq!(first_ended, std::slice::from_ref(&second));
+    let end = Action::EndStopped(id("a"));
+    let own_ended = twice(&running, &of(ended(), booted(Some("y"))));
+    assert_eq!(own_ended, [end.clone(), second]);
+    assert_eq!(twice(&running, &of(ended(), ended())), [end]);
     // The same agent under another address, and what cannot be told from it.
     for (here, other) in [
         (own(Some("x")), Some("x")),

@@ -46,6 +46,17 @@ impl Postgres {
     /// # Errors
     /// [`SkipReason`] when PostgreSQL is not installed; else what went wrong, with the server's log.
     pub fn start(durability: Durability) -> Result<Self> {
+        // A free port is anybody's until the server has it.
+        for _ in 0..4 {
+            match Self::start_on_a_free_port(durability) {
+                Err(error) if format!("{error:#}").contains("Address already in use") => {}
+                outcome => return outcome,
+            }
+        }
+        Self::start_on_a_free_port(durability)
+    }
+
+    fn start_on_a_free_port(durability: Durability) -> Result<Self> {
         let programs = find_programs()?;
         let account = account()?;
         let dir = tempfile::Builder::new()

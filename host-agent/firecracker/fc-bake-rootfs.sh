@@ -8,13 +8,6 @@
 # environments name as their image: services (podman and compose), node.
 # shellcheck source=host-agent/firecracker/common.sh
 . "$(dirname "$0")/common.sh"
-options=()
-for word in "$@"; do
-  case $word in
-    --refresh) options+=(--refresh) ;;
-    '' | *[!a-z]*) die "usage: fc-bake-rootfs.sh [--refresh] [VARIANT...]" ;;
-    *) options+=(--variant "$word") ;;
-  esac
-done
+read_bake_options "$@"
 as_root "$@"
-bake_image "$FC_AGENT_BIN" "${options[@]}"
+bake_image "$FC_AGENT_BIN" "${bake_options[@]}"

@@ -79,7 +79,20 @@ find_fused() {
   find_program fused "${FUSED_BIN_SRC:-}" "$home/fused" "fused_Linux_$(release_arch)" ''
 }
 
-# bake_image <agent> [--refresh]: what guests boot, with the guest agent that is in place.
+# read_bake_options [--refresh] [VARIANT...]: puts into the array bake_options what that is to `image build`.
+read_bake_options() {
+  bake_options=()
+  local word
+  for word in "$@"; do
+    case $word in
+      --refresh) bake_options+=(--refresh) ;;
+      '' | *[!a-z]*) die "usage: ${0##*/} [--refresh] [VARIANT...]" ;;
+      *) bake_options+=(--variant "$word") ;;
+    esac
+  done
+}
+
+# bake_image <agent> [option...]: what guests boot, with the guest agent that is in place.
 bake_image() {
   find_agent
   find_fused

@@ -506,6 +506,15 @@ class Bake(GpuHost):
         mounts = re.findall(r"^mount .* (\S+)$", log, re.M)
         self.assertEqual(sorted(re.findall(r"^umount (\S+)$", log, re.M)), sorted([*mounts[1:], f"{self.mount}/"]))
 
+    def test_variants_of_the_image_are_baked_and_nothing_else_is_taken_for_one(self):
+        self.put("/usr/local/bin/qemu-agent", FAKE_AGENT)
+        self.put(f"{HOME}/fused", program("fused"))
+        self.qemu("qemu-bake-rootfs.sh", "services", "node")
+        calls = (self.calls_dir / "agent").read_text()
+        self.assertTrue(calls.endswith(f"--fused {self.home}/fused --variant services --variant node\n"), calls)
+        for word in "--now", "../x", "":
+            self.assertIn("usage: qemu-bake-rootfs.sh", self.qemu("qemu-bake-rootfs.sh", word, fails=True).stderr)
+
     def test_a_new_kernel_or_a_refresh_makes_the_image_again_and_nothing_else_does(self):
         self.put("/usr/local/bin/qemu-agent", FAKE_AGENT)
         self.put(f"{HOME}/fused", program("fused"))

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use fuse_testkit::{Guest, Stack, StackOptions, boot_permit, until};
 use serde_json::{Value, json};
 
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::suite::{Suite, with_stack};
 
 /// Longest time until bytes arrive.
@@ -26,21 +26,15 @@ pub(crate) async fn a_seed_moves_to_another_host(_: Suite) -> Result<()> {
         let other = stack.logs().join("other.ext4");
         std::fs::write(&other, b"another base image")?;
         let base = stack.image().base();
-        let mut east = Machine::with("east", stack, "token-of-east".to_owned(), base)?;
+        let east = Machine::with("east", stack, "token-of-east".to_owned(), base)?;
         let west = Machine::with("west", stack, "token-of-west".to_owned(), other);
-        let outcome = match west {
-            Ok(mut west) => {
-                let outcome = between(stack, &mut east, &west).await;
-                west.remove().await.and(outcome)
-            }
-            Err(error) => Err(error),
-        };
-        east.remove().await.and(outcome)
+        let test = async |east: &mut Machine, west: &Machine| two_hosts(stack, east, west).await;
+        machine::between(east, west, test).await
     })
     .await
 }
 
-async fn between(stack: &Stack, east: &mut Machine, west: &Machine) -> Result<()> {
+async fn two_hosts(stack: &Stack, east: &mut Machine, west: &Machine) -> Result<()> {
     let fuse = stack.fuse("artifacts").await?;
     east.register(&fuse, "us", "nvme").await?;
     west.register(&fuse, "eu", "hdd").await?;

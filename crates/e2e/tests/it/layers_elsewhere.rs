@@ -8,7 +8,7 @@ use fuse_testkit::{Fuse, Stack, StackOptions, boot_permit};
 use serde_json::{Value, json};
 
 use crate::layers::forget;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::suite::{Suite, project, with_stack};
 
 /// A step that leaves something which no second run could leave again; names are in no key, so it says its own.
@@ -132,21 +132,15 @@ async fn resolve(stack: &Stack, arch: &str) -> Result<Value> {
 /// says so and builds.
 pub(crate) async fn on_another_host(_: Suite) -> Result<()> {
     with_stack("layers-elsewhere", StackOptions::default(), async |stack| {
-        let mut east = Machine::start("east", stack)?;
+        let east = Machine::start("east", stack)?;
         let west = Machine::start("west", stack);
-        let outcome = match west {
-            Ok(mut west) => {
-                let outcome = between(stack, &mut east, &west).await;
-                west.remove().await.and(outcome)
-            }
-            Err(error) => Err(error),
-        };
-        east.remove().await.and(outcome)
+        let test = async |east: &mut Machine, west: &Machine| two_hosts(stack, east, west).await;
+        machine::between(east, west, test).await
     })
     .await
 }
 
-async fn between(stack: &Stack, east: &mut Machine, west: &Machine) -> Result<()> {
+async fn two_hosts(stack: &Stack, east: &mut Machine, west: &Machine) -> Result<()> {
     let fuse = stack.fuse("elsewhere").await?;
     east.register(&fuse, "us", "nvme").await?;
     west.register(&fuse, "us", "nvme").await?;

@@ -20,6 +20,22 @@ pub(crate) struct Machine {
     base: PathBuf,
 }
 
+/// Two machines, which are removed whatever becomes of the test.
+pub(crate) async fn between(
+    mut east: Machine,
+    west: Result<Machine>,
+    test: impl AsyncFnOnce(&mut Machine, &Machine) -> Result<()>,
+) -> Result<()> {
+    let outcome = match west {
+        Ok(mut west) => {
+            let outcome = test(&mut east, &west).await;
+            west.remove().await.and(outcome)
+        }
+        Err(error) => Err(error),
+    };
+    east.remove().await.and(outcome)
+}
+
 impl Machine {
     pub(crate) fn start(name: &'static str, stack: &Stack) -> Result<Self> {
         let token = stack.agent_token().to_owned();

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fuse_testkit::{Stack, StackOptions, boot_permit, until};
 use serde_json::{Value, json};
 
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::suite::{Suite, with_stack};
 
 /// Longest time until a host is empty.
@@ -22,15 +22,10 @@ pub(crate) async fn a_host_is_emptied_and_taken_back(_: Suite) -> Result<()> {
     with_stack("migrate", StackOptions::default(), async |stack| {
         let start =
             |name, token: &str| Machine::with(name, stack, token.to_owned(), stack.image().base());
-        let mut east = start("east", "token-of-east")?;
-        let outcome = match start("west", "token-of-west") {
-            Ok(mut west) => {
-                let outcome = there_and_back(stack, &mut east, &west).await;
-                west.remove().await.and(outcome)
-            }
-            Err(error) => Err(error),
-        };
-        east.remove().await.and(outcome)
+        let east = start("east", "token-of-east")?;
+        let test =
+            async |east: &mut Machine, west: &Machine| there_and_back(stack, east, west).await;
+        machine::between(east, start("west", "token-of-west"), test).await
     })
     .await
 }

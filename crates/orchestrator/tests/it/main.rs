@@ -28,6 +28,7 @@ mod health;
 mod hosts;
 mod idempotency;
 mod keys;
+mod layers;
 mod lifecycle;
 mod liveness;
 mod logs;

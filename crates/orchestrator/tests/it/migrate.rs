@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fuse_control::Settings;
-use fuse_testkit::fake_agent::{FakeAgent, Step, TOKEN};
+use fuse_testkit::fake_agent::{FakeAgent, Gate, Step, TOKEN};
 use fuse_wire_host::ExecResponse;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -422,17 +422,22 @@ async fn a_target_that_is_destroyed_meanwhile_leaves_the_source() {
     fleet.stop().await;
 }
 
-#[tokio::test]
-async fn a_target_that_goes_away_meanwhile_leaves_the_source() {
-    let mut fleet = Fleet::start().await;
-    let mut gate = fleet.agent.hold(Step::Exec);
-    let (fuse, other) = (&fleet.fuse, &mut fleet.other);
+/// Moves, and stops one of the two agents when the move has come to the gate.
+async fn moved_without(fuse: &Orchestrator, mut gate: Gate, agent: &mut FakeAgent) -> Answer {
     let request = json!({});
     let (moved, ()) = tokio::join!(fuse.post(MIGRATE, &request), async {
         gate.reached().await;
-        other.stop().await;
+        agent.stop().await;
         gate.open();
     });
+    moved
+}
+
+#[tokio::test]
+async fn a_target_that_goes_away_meanwhile_leaves_the_source() {
+    let mut fleet = Fleet::start().await;
+    let gate = fleet.agent.hold(Step::Exec);
+    let moved = moved_without(&fleet.fuse, gate, &mut fleet.other).await;
     assert_eq!(moved.status, 500, "{}", moved.text);
     fleet.other.start_again().await.unwrap();
     fleet.is_as_before("the target is away").await;
@@ -444,14 +449,8 @@ async fn a_target_that_goes_away_meanwhile_leaves_the_source() {
 #[tokio::test]
 async fn a_source_that_goes_away_meanwhile_is_cleared_up_when_it_is_back() {
     let mut fleet = Fleet::start().await;
-    let mut gate = fleet.other.hold(Step::Create);
-    let (fuse, agent) = (&fleet.fuse, &mut fleet.agent);
-    let request = json!({});
-    let (moved, ()) = tokio::join!(fuse.post(MIGRATE, &request), async {
-        gate.reached().await;
-        agent.stop().await;
-        gate.open();
-    });
+    let gate = fleet.other.hold(Step::Create);
+    let moved = moved_without(&fleet.fuse, gate, &mut fleet.agent).await;
     let id = moved.is(201)["id"].as_str().unwrap().to_owned();
     let left = fleet.fuse.get(A).await.is(200);
     assert_eq!(left["state"], "destroying");

@@ -4,6 +4,7 @@
 mod environments;
 mod hosts;
 mod keys;
+mod requests;
 mod snapshots;
 
 use std::{collections::BTreeMap, net::SocketAddr};

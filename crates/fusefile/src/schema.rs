@@ -4,6 +4,9 @@
 //! paths and the rules between GPU fields are beyond it. A second version of the format gets a schema of its
 //! own; the meaning of this one never changes.
 
+#[cfg(test)]
+mod tests;
+
 use serde_json::{Map, Value, json};
 
 use crate::grammar::names::RESTART_POLICIES;

@@ -44,6 +44,10 @@ pub(super) fn decode<'t, T: Decode>(d: &mut Decoder<'t>, node: &'t Node) -> Opti
     {
         return Some(out);
     }
+    if T::TEXT_KEY.is_some() && matches!(node.content, Content::List(_)) {
+        d.mismatch(node, "text or an object", None);
+        return None;
+    }
     let pairs = if T::MERGES {
         d.pairs(node)?
     } else {

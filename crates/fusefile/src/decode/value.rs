@@ -37,51 +37,45 @@ impl FromYaml for Option<String> {
 /// Integers, and floats without a fraction.
 impl FromYaml for i64 {
     fn from_yaml<'t>(d: &mut Decoder<'t>, node: &'t Node, tag: Tag) -> Option<Self> {
-        match number(node, tag) {
-            Some(Number::Int(value)) => Some(value),
-            Some(Number::Float(value)) => {
-                let whole = whole(value);
-                if whole.is_none() {
-                    d.report(
-                        node.at,
-                        format!("must be a whole number, got {}", shown(node)),
-                        None,
-                    );
-                }
-                whole
-            }
-            None => {
-                d.mismatch(node, "a whole number", unquote(node, tag));
-                None
-            }
-        }
+        whole_number(d, node, tag, "a whole number", Some)
     }
 }
 
 /// `resources.cpus`.
 impl FromYaml for i32 {
     fn from_yaml<'t>(d: &mut Decoder<'t>, node: &'t Node, tag: Tag) -> Option<Self> {
-        let value = match number(node, tag) {
-            Some(Number::Int(value)) => i32::try_from(value).ok(),
-            Some(Number::Float(value)) => whole(value).and_then(|value| i32::try_from(value).ok()),
-            None => {
-                d.mismatch(node, "a whole number", unquote(node, tag));
-                return None;
-            }
-        };
-        if value.is_none() {
-            let message = format!("must be a whole number of CPUs, got {}", shown(node));
-            d.report(node.at, message, None);
-        }
-        value
+        let what = "a whole number of CPUs";
+        whole_number(d, node, tag, what, |value| Self::try_from(value).ok())
     }
 }
 
-fn number(node: &Node, tag: Tag) -> Option<Number> {
-    match (&node.content, tag) {
-        (Content::Scalar { text, .. }, Tag::Int | Tag::Float) => as_number(text),
-        _ => None,
+/// A number without a fraction that `fits`; what a number must be instead is `what`.
+fn whole_number<'t, T>(
+    d: &mut Decoder<'t>,
+    node: &'t Node,
+    tag: Tag,
+    what: &str,
+    fits: impl Fn(i64) -> Option<T>,
+) -> Option<T> {
+    let (Content::Scalar { text, .. }, Tag::Int | Tag::Float) = (&node.content, tag) else {
+        d.mismatch(node, "a whole number", unquote(node, tag));
+        return None;
+    };
+    let value = match as_number(text) {
+        Some(Number::Int(value)) => Some(value),
+        Some(Number::Float(value)) => whole(value),
+        // Only its tag says that it is a number.
+        None => None,
+    };
+    let value = value.and_then(fits);
+    if value.is_none() {
+        d.report(
+            node.at,
+            format!("must be {what}, got {}", quoted(text)),
+            None,
+        );
     }
+    value
 }
 
 /// What to do about a number in quotes.
@@ -99,13 +93,6 @@ fn whole(value: f64) -> Option<i64> {
     let limit = 9_007_199_254_740_992.0;
     #[expect(clippy::cast_possible_truncation, reason = "whole and within ±2^53")]
     (value.fract() == 0.0 && value.abs() <= limit).then_some(value as i64)
-}
-
-fn shown(node: &Node) -> String {
-    match &node.content {
-        Content::Scalar { text, .. } => quoted(text),
-        _ => "a collection".to_owned(),
-    }
 }
 
 impl FromYaml for bool {

@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::commands::flags;
 use crate::error::Error as CliError;
 use crate::render;
-use crate::wait;
+use crate::wait::{self, Standing};
 
 /// How often the verdict is read: it is part of the record, no event tells of it.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -107,19 +107,19 @@ impl Gate {
 
     /// Waits for `passing`. `failing` on the way is no failure: a slow start looks like that.
     pub(crate) async fn wait(&self, app: &App, client: &Client, id: &str) -> Result<(), CliError> {
-        app.io.note(&format!(
-            "waiting for the healthcheck, at most {}",
-            self.shown
-        ));
+        let what = format!("waiting for the healthcheck, at most {}", self.shown);
+        let mut standing = Standing::of(app.io, &what);
         let mut last = String::new();
         let deadline = Instant::now() + self.limit;
-        let passed = wait::interruptible(timeout_at(
-            deadline,
-            until_passing(app, client, id, &mut last),
-        ))
-        .await?;
+        let passing = until_passing(client, id, &mut standing, &mut last);
+        let passed = wait::interruptible(timeout_at(deadline, passing)).await?;
+        drop(standing);
         match passed {
-            Some(Ok(outcome)) => outcome,
+            Some(Ok(outcome)) => {
+                outcome?;
+                app.io.success("healthy");
+                Ok(())
+            }
             Some(Err(_deadline)) => Err(Error::NotHealthy {
                 id: id.to_owned(),
                 limit: self.shown.clone(),
@@ -135,9 +135,9 @@ impl Gate {
 }
 
 async fn until_passing(
-    app: &App,
     client: &Client,
     id: &str,
+    standing: &mut Standing,
     last: &mut String,
 ) -> Result<(), CliError> {
     let mut ticks = interval(PERIOD);
@@ -146,14 +146,11 @@ async fn until_passing(
         let Some(health) = client.environment(id).await?.health else {
             continue;
         };
-        let verdict = render::environment::verdict(&health);
         if health.state == "passing" {
-            app.io.success("healthy");
             return Ok(());
         }
-        if *last != verdict {
-            app.io.note(&format!("health: {verdict}"));
-            *last = verdict;
-        }
+        *last = render::environment::verdict(&health);
+        let gist = format!("{} {}", health.state, health.message);
+        standing.is(&gist, &format!("health: {last}"));
     }
 }

@@ -75,14 +75,10 @@ pub(crate) fn api_message(error: &ApiError) -> String {
         ),
         Some(ErrorCode::NotFound) => format!("not found: {message}"),
         Some(ErrorCode::Conflict) => format!("conflict: {message}"),
-        Some(ErrorCode::InvalidArgument) if message.contains(SCRIPT_TIMED_OUT) => format!(
-            "{message}\n  the startup script runs inside create, so it must end: move long work to \
-             the background, or raise startup_timeout a little"
-        ),
-        Some(ErrorCode::InvalidArgument) if message.contains(SCRIPT_BOUND) => format!(
-            "{message}\n  the ceiling is set by the operator of the orchestrator; lower startup_timeout"
-        ),
-        Some(ErrorCode::InvalidArgument) => format!("invalid argument: {message}"),
+        Some(ErrorCode::InvalidArgument) => match startup_hint(message) {
+            Some(hint) => format!("{message}\n  {hint}"),
+            None => format!("invalid argument: {message}"),
+        },
         Some(ErrorCode::Unavailable) => format!("unavailable: {message}"),
         _ => match &error.request_id {
             Some(id) => format!("{message} (request id: {id})"),
@@ -90,6 +86,24 @@ pub(crate) fn api_message(error: &ApiError) -> String {
         },
     };
     text + &lines
+}
+
+/// What to do about a startup script whose time is too short, or too long for the server.
+pub(crate) fn startup_hint(message: &str) -> Option<&'static str> {
+    if message.contains(SCRIPT_TIMED_OUT) {
+        Some(
+            "the startup script runs inside create, so it must end: move long work to the background or \
+             to `services`, raise startup_timeout a little, or bake the steps with `fuse build` and boot \
+             with `fuse up --from-build <id>`",
+        )
+    } else if message.contains(SCRIPT_BOUND) {
+        Some(
+            "the ceiling is set by the operator of the orchestrator; lower startup_timeout, or bake the \
+             steps with `fuse build` and boot with `fuse up --from-build <id>`",
+        )
+    } else {
+        None
+    }
 }
 
 fn forbidden(message: &str) -> String {
@@ -187,12 +201,16 @@ mod tests {
 
     #[test]
     fn startup_failures_say_what_to_change() {
-        let late = shown(
-            400,
-            Some(ErrorCode::InvalidArgument),
+        for message in [
             "startup script did not complete in time after 30s: x",
-        );
-        assert!(late.contains("startup_timeout"), "{late}");
+            "startup script timeout exceeds the configured maximum: 56s is above 55s",
+        ] {
+            let text = shown(400, Some(ErrorCode::InvalidArgument), message);
+            assert!(text.starts_with(&format!("{message}\n  the ")), "{text}");
+            for word in ["startup_timeout", "`fuse build`", "--from-build"] {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+        }
     }
 
     #[test]

@@ -23,20 +23,37 @@ pub(crate) fn line(event: &Event) -> String {
     text.trim_end().to_owned()
 }
 
-/// A state event on a terminal: `  <time>  <state>[  <url>][  <error>]`.
-pub(crate) fn live_line(event: &Event) -> String {
-    let mut text = format!(
-        "  {}  {}",
-        time::stamp(event.updated_at),
-        style::state(&event.state)
-    );
-    for detail in [&event.url, &event.error] {
-        if !detail.is_empty() {
-            text.push_str("  ");
-            text.push_str(detail);
-        }
+/// A state event on a terminal: `  <time>  <state>[  <url>][  <error>]`. With `room`, of an error only what a line
+/// of so many columns has room for.
+pub(crate) fn live_line(event: &Event, room: Option<usize>) -> String {
+    let stamp = time::stamp(event.updated_at);
+    let mut text = format!("  {stamp}  {}", style::state(&event.state));
+    if !event.url.is_empty() {
+        text.push_str(&format!("  {}", event.url));
+    }
+    if !event.error.is_empty() {
+        text.push_str("  ");
+        let before = anstream::adapter::strip_str(&text)
+            .to_string()
+            .chars()
+            .count();
+        let room = room.map(|room| room.saturating_sub(before));
+        text.push_str(&cut(&event.error, room));
     }
     text
+}
+
+/// The first line of a text, and of that what there is room for, if it does not fit.
+fn cut(text: &str, room: Option<usize>) -> String {
+    let Some(room) = room else {
+        return text.to_owned();
+    };
+    let line = text.lines().next().unwrap_or_default();
+    if line.len() == text.len() && line.chars().count() <= room {
+        return line.to_owned();
+    }
+    let head: String = line.chars().take(room.saturating_sub(1)).collect();
+    format!("{}…", head.trim_end())
 }
 
 #[cfg(test)]
@@ -67,7 +84,7 @@ mod tests {
             "T  running      1.2.3.4:19551"
         );
         assert_eq!(
-            without_time(&live_line(&running), &running),
+            without_time(&live_line(&running, None), &running),
             "  T  running  1.2.3.4:19551"
         );
         let failed = event("failed", "1.2.3.4:19551", "boot timed out");
@@ -76,8 +93,19 @@ mod tests {
             "T  failed       boot timed out"
         );
         assert_eq!(
-            without_time(&live_line(&failed), &failed),
+            without_time(&live_line(&failed, None), &failed),
             "  T  failed  1.2.3.4:19551  boot timed out"
         );
+        let room = |columns| {
+            let text = live_line(&failed, Some(columns));
+            let text = anstream::adapter::strip_str(&text).to_string();
+            assert!(text.chars().count() <= columns, "{text}");
+            without_time(&text, &failed)
+        };
+        assert_eq!(room(80), "  T  failed  1.2.3.4:19551  boot timed out");
+        assert_eq!(room(54), "  T  failed  1.2.3.4:19551  boot timed…");
+        let long = event("failed", "", "step 2\nmake: no rule");
+        let text = without_time(&live_line(&long, Some(80)), &long);
+        assert_eq!(text, "  T  failed  step 2…");
     }
 }

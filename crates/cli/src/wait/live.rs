@@ -20,6 +20,8 @@ pub(super) struct Live {
     printed: Option<ProgressBar>,
     line: LastLine,
     output: Option<Output>,
+    /// What goes on once the first of it comes.
+    then: Option<String>,
     keys: Option<Keys>,
 }
 
@@ -39,18 +41,23 @@ impl Live {
             printed: None,
             line: LastLine::default(),
             output: None,
+            then: None,
             keys,
         };
         live.say("waiting for transitions");
         live
     }
 
-    /// Says what goes on.
+    /// Says what goes on; the time behind it is how long that already does.
     pub(super) fn say(&self, what: &str) {
-        self.spinner.set_message(match self.keys {
+        let message = match self.keys {
             Some(_) => format!("{what} (q to stop)"),
             None => what.to_owned(),
-        });
+        };
+        if self.spinner.message() != message {
+            self.spinner.set_message(message);
+            self.spinner.reset_elapsed();
+        }
     }
 
     /// Moves the bar, when the number of steps is known; a full bar goes.
@@ -74,9 +81,18 @@ impl Live {
         }
     }
 
-    /// From here on shows what the startup script of an environment prints.
-    pub(super) fn follow(&mut self, client: &Client, id: &str) {
+    /// No step follows.
+    pub(super) fn end_bar(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish_and_clear();
+        }
+    }
+
+    /// From here on shows what the startup script of an environment prints. With the first of it the script
+    /// has begun, which nothing else tells: `then` goes on.
+    pub(super) fn follow(&mut self, client: &Client, id: &str, then: Option<String>) {
         self.output = Some(Output::of(client, id));
+        self.then = then;
     }
 
     /// Resolves when the user asks to stop; meanwhile shows what is printed.
@@ -105,6 +121,9 @@ impl Live {
 
     /// Shows the last line of what is printed below what goes on, cut where the terminal ends.
     pub(super) fn show_printed(&mut self, piece: &[u8]) {
+        if let Some(then) = self.then.take() {
+            self.say(&then);
+        }
         let line = self.line.push(piece);
         let bar = self.printed.get_or_insert_with(|| {
             let bar = ProgressBar::new_spinner();
@@ -116,8 +135,14 @@ impl Live {
         bar.set_message(line);
     }
 
+    /// Shows one line in the place of what was printed last.
+    pub(super) fn show_line(&mut self, line: &str) {
+        self.show_printed(format!("\n{line}").as_bytes());
+    }
+
     /// The step that printed it has ended.
     pub(super) fn forget_printed(&mut self) {
+        self.then = None;
         self.line = LastLine::default();
         if let Some(bar) = self.printed.take() {
             bar.finish_and_clear();
@@ -134,9 +159,7 @@ impl Live {
         self.keys = None;
         self.output = None;
         self.forget_printed();
-        if let Some(progress) = self.progress.take() {
-            progress.finish_and_clear();
-        }
+        self.end_bar();
         self.spinner.finish_and_clear();
     }
 }

@@ -5,6 +5,7 @@
 mod keys;
 mod live;
 mod output;
+mod standing;
 mod view;
 
 use std::time::Instant;
@@ -14,6 +15,8 @@ use fuse_wire_api::{Event, KIND_SERVICE, KIND_STATE, KIND_STEP};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::Error as CliError;
+use crate::render::api::startup_hint;
+pub(crate) use standing::Standing;
 pub(crate) use view::View;
 
 /// Runs something until it ends, or until Ctrl-C or a termination signal: then `None`.
@@ -89,7 +92,11 @@ pub(crate) enum End {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The create failed.
-    #[error("environment {id} failed to provision{}", after_colon(cause))]
+    #[error(
+        "environment {id} failed to provision{}{}",
+        after_colon(cause),
+        hint(cause)
+    )]
     Failed {
         /// The environment.
         id: String,
@@ -147,6 +154,11 @@ fn after_colon(cause: &str) -> String {
     } else {
         format!(": {cause}")
     }
+}
+
+/// What to do about it, when that is known; on a line of its own.
+fn hint(cause: &str) -> String {
+    startup_hint(cause).map_or(String::new(), |hint| format!("\n  {hint}"))
 }
 
 impl Error {

@@ -12,6 +12,7 @@ use crate::io::{Io, raw_stderr};
 use crate::render::event;
 use crate::render::service;
 use crate::render::steps::{MissNote, Steps};
+use crate::render::table::terminal_columns;
 
 /// In which form.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(crate) struct View {
     misses: Vec<MissNote>,
     /// Steps come after `running`, so that is not the end.
     goes_on: bool,
+    /// The command ends with the error of the last state, in full.
+    ends_with_error: bool,
 }
 
 impl View {
@@ -68,7 +71,8 @@ impl View {
         let moving = io.animated().then(Keys::open);
         let mut view = Self::of(io, id, sink, moving.map(Result::ok));
         view.steps = Steps::new(commands);
-        view.boots_on(host);
+        view.ends_with_error = true;
+        view.starts_on(host);
         view
     }
 
@@ -79,7 +83,8 @@ impl View {
         let mut view = Self::of(io, id, Sink::Stderr, moving);
         view.steps = Steps::new(commands);
         view.goes_on = true;
-        view.boots_on(host);
+        view.ends_with_error = true;
+        view.starts_on(host);
         view
     }
 
@@ -110,12 +115,13 @@ impl View {
             steps: Steps::default(),
             misses: Vec::new(),
             goes_on: false,
+            ends_with_error: false,
         }
     }
 
-    fn boots_on(&self, host: &str) {
+    fn starts_on(&self, host: &str) {
         if !host.is_empty() {
-            self.say(&format!("booting on {host}"));
+            self.say(&format!("starting on {host}"));
         }
     }
 
@@ -144,7 +150,7 @@ impl View {
     /// A live view also shows the last line that the startup script prints.
     pub(crate) fn follow_output(&mut self, client: &Client) {
         if let (Mode::Live(live), false) = (&mut self.mode, self.goes_on) {
-            live.follow(client, &self.id);
+            live.follow(client, &self.id, self.steps.current());
         }
     }
 
@@ -188,7 +194,10 @@ impl View {
         match &self.mode {
             Mode::Json => self.object(shown)?,
             Mode::Lines if is_state => self.line(&event::line(shown))?,
-            Mode::Live(_) if is_state => self.line(&event::live_line(shown))?,
+            Mode::Live(_) if is_state => {
+                let room = self.ends_with_error.then(terminal_columns);
+                self.line(&event::live_line(shown, room.map(usize::from)))?;
+            }
             Mode::Quiet | Mode::Lines | Mode::Live(_) => {}
         }
         Ok(())
@@ -212,8 +221,13 @@ impl View {
         }
         if let Mode::Live(live) = &mut self.mode {
             live.forget_printed();
-            live.advance(self.steps.done(), self.steps.total());
-            live.say(self.steps.current().as_deref().unwrap_or("starting up"));
+            if self.steps.failed().is_some() {
+                live.end_bar();
+                live.say("undoing what was begun");
+            } else {
+                live.advance(self.steps.done(), self.steps.total());
+                live.say(self.steps.current().as_deref().unwrap_or("starting up"));
+            }
         }
         Ok(())
     }

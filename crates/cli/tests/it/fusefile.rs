@@ -140,3 +140,45 @@ fn a_request_in_every_layout_and_its_parts() {
         .exits(1)
         .says("bad/Fusefile:1: version");
 }
+
+/// The files that the compiler's own tests hold to the rules, with what is said of each; `line:column+width` before
+/// a diagnostic is not printed.
+const RULES: [&str; 2] = [
+    include_str!("../../../fusefile/tests/it/rules/catalogue.txt"),
+    include_str!("../../../fusefile/tests/it/rules/decoding.txt"),
+];
+
+#[test]
+fn the_program_says_of_each_rule_what_the_compiler_does() {
+    let user = User::new();
+    user.write("present", "x");
+    user.write("half", &"x".repeat(32_768));
+    user.write("dir/x", "");
+    let fifo = std::process::Command::new("mkfifo")
+        .arg(user.home().join("pipe"))
+        .status();
+    assert!(fifo.unwrap().success());
+    let mut count = 0;
+    for case in RULES.iter().flat_map(|text| text.split("\n== ").skip(1)) {
+        let (title, rest) = case.split_once('\n').unwrap();
+        let rest = format!("{rest}\n");
+        let (source, expected) = rest.split_once("\n--\n").unwrap();
+        let lines = expected.trim().lines().map(|line| {
+            let (_at, line) = line.split_once(' ').unwrap();
+            line.replace("entity not found", "No such file or directory (os error 2)") + "\n"
+        });
+        let expected: String = lines.collect();
+        user.write("Fusefile", &format!("{source}\n"));
+        let run = user.run(&["validate"]);
+        let code = i32::from(!expected.is_empty());
+        assert_eq!(
+            (run.code, run.stdout.as_str()),
+            (code, expected.as_str()),
+            "{title}: {run:?}"
+        );
+        let valid = run.stderr.contains("Fusefile is valid\n");
+        assert_eq!(valid, code == 0, "{title}: {run:?}");
+        count += 1;
+    }
+    assert!(count > 140, "{count}");
+}

@@ -12,8 +12,9 @@ use futures_util::stream::{once, pending};
 use serde_json::json as value;
 use tokio::sync::Notify;
 
-use crate::fake::{Fake, environment, json};
+use crate::fake::{Fake, environment, events, json};
 use crate::fuse::User;
+use crate::terminal::Terminal;
 
 /// Bound of what never happens.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -73,7 +74,8 @@ fn the_last_line_of_a_running_step_and_the_reason_of_the_placement() {
     let mut screen = child.stdout.take().unwrap();
     let mut shown = String::new();
     let mut piece = [0; 4096];
-    while !shown.contains("linking it") {
+    // The script has begun, so the step has.
+    while !(shown.contains("linking it") && shown.contains("[1/1] make")) {
         let count = screen.read(&mut piece).unwrap();
         assert!(count > 0, "it ended with {shown}");
         shown += &String::from_utf8_lossy(&piece[..count]);
@@ -98,5 +100,99 @@ fn the_last_line_of_a_running_step_and_the_reason_of_the_placement() {
             .iter()
             .any(|line| line.contains("logs") || line.contains("explain")),
         "{asked:?}"
+    );
+}
+
+/// What `fuse up` shows in a terminal of 90 columns, and its status at the end; `None` without tmux.
+fn terminal(test: &str, server: &Fake, fusefile: &str, more: &str) -> Option<Terminal> {
+    let user = User::connected(&server.url(), "tok");
+    user.write("Fusefile", fusefile);
+    let (dir, fuse) = (user.home().display(), env!("CARGO_BIN_EXE_fuse"));
+    let script = format!("cd {dir}; {fuse} up {more}; echo \"status $?\"");
+    Terminal::run(test, user, &script)
+}
+
+#[test]
+fn nothing_runs_after_a_step_that_failed() {
+    let goes_on = Arc::new(Notify::new());
+    let told = Arc::clone(&goes_on);
+    let cause = "startup script failed in the build phase with exit status 90: make: *** [all] Error 2\nmake: gone";
+    let server = Fake::start(move |seen| match seen.line.as_str() {
+        "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
+        "GET /v1/environments/fuse-a/events" => {
+            let told = Arc::clone(&told);
+            let step = value!({"id": "1", "event": "step", "vm_id": "fuse-a", "state": "", "index": 1, "total": 2,
+                "exit_code": 2, "duration_ms": 1500, "updated_at": "2026-01-15T10:00:00Z"});
+            let step = format!("{}id: 1\ndata: {step}\n\n", record("provisioning"));
+            let begin = once(async { Ok::<_, std::io::Error>(step) });
+            let end = once(async move {
+                tokio::time::timeout(PATIENCE, told.notified()).await.ok();
+                let event = value!({"id": "2", "event": "state", "vm_id": "fuse-a", "state": "failed",
+                    "error": cause, "updated_at": "2026-01-15T10:00:00Z"});
+                Ok(format!("id: 2\ndata: {event}\n\n"))
+            });
+            let answer = Response::builder().header("content-type", "text/event-stream");
+            Some(answer.body(Body::from_stream(begin.chain(end))).unwrap())
+        }
+        _ => None,
+    });
+    let test = "live::nothing_runs_after_a_step_that_failed";
+    let fusefile = "version: 1\nname: a\nbuild: [make, make install]\n";
+    let Some(terminal) = terminal(test, &server, fusefile, "") else {
+        return;
+    };
+    let screen = terminal.shows("undoing what was begun");
+    assert!(screen.contains("  FAILED [1/2]   make "), "{screen}");
+    assert!(
+        !screen.contains("[2/2]") && !screen.contains('█'),
+        "{screen}"
+    );
+    goes_on.notify_one();
+    let screen = terminal.shows("status 1");
+    // On one line, because the whole of it follows.
+    assert!(
+        screen.contains("failed  startup script failed in the build phase with exit status 90:…\n"),
+        "{screen}"
+    );
+    assert!(screen.contains("make: gone\n"), "{screen}");
+    assert!(!screen.contains("undoing"), "{screen}");
+}
+
+#[test]
+fn health_is_one_line_that_moves() {
+    let reads = std::sync::atomic::AtomicUsize::new(0);
+    let server = Fake::start(move |seen| match seen.line.as_str() {
+        "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
+        "GET /v1/environments/fuse-a/events" => Some(events(&[("running", "")])),
+        "GET /v1/environments/fuse-a" => {
+            let mut record: serde_json::Value =
+                serde_json::from_str(&environment("running")).unwrap();
+            let reads = reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let state = if reads < 2 { "failing" } else { "passing" };
+            record["health"] = value!({"state": state, "since": "2026-01-15T10:00:00Z", "failures": reads + 1,
+                "message": "nobody listens on port 8080 of this guest, which is said in more words than fit"});
+            Some(json(200, &record.to_string()))
+        }
+        _ => None,
+    });
+    let test = "live::health_is_one_line_that_moves";
+    let fusefile = "version: 1\nname: a\nhealthcheck: {exec: [\"true\"]}\n";
+    let Some(terminal) = terminal(test, &server, fusefile, "--wait-healthy") else {
+        return;
+    };
+    for failures in ["(1 consecutive failure)", "(2 consecutive failures)"] {
+        let screen = terminal.shows(failures);
+        assert!(
+            screen.contains("waiting for the healthcheck, at most 2m  "),
+            "{screen}"
+        );
+        assert_eq!(screen.matches("consecutive").count(), 1, "{screen}");
+        assert!(!screen.contains("than fit"), "{screen}");
+    }
+    let screen = terminal.shows("status 0");
+    assert!(screen.contains("healthy\nenvironment "), "{screen}");
+    assert!(
+        !screen.contains("waiting") && !screen.contains("failing"),
+        "{screen}"
     );
 }

@@ -213,6 +213,12 @@ fn outcomes_of_the_wait() {
     outcome(&[("provisioning", ""), ("destroyed", "")])
         .exits(1)
         .says("destroyed before it was ready");
+    outcome(&[(
+        "failed",
+        "startup script did not complete in time after 30s: waiting",
+    )])
+    .exits(1)
+    .says("failed to provision: startup script did not complete in time after 30s: waiting\n  the startup script runs inside create");
 }
 
 #[test]
@@ -296,11 +302,10 @@ fn health_is_waited_for_on_request() {
         "GET /v1/environments/fuse-a" => {
             let mut record: serde_json::Value =
                 serde_json::from_str(&environment("running")).unwrap();
-            let state = match reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-                0 => "failing",
-                _ => "passing",
-            };
-            record["health"] = serde_json::json!({"state": state, "since": "2026-01-15T10:00:00Z", "message": "m"});
+            let reads = reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let state = if reads < 2 { "failing" } else { "passing" };
+            record["health"] = serde_json::json!({"state": state, "since": "2026-01-15T10:00:00Z", "message": "m",
+                "failures": reads + 1});
             Some(json(200, &record.to_string()))
         }
         _ => None,
@@ -310,10 +315,12 @@ fn health_is_waited_for_on_request() {
         "Fusefile",
         "version: 1\nname: a\nhealthcheck: {exec: [\"true\"]}\n",
     );
-    user.run(&["up", "--wait-healthy"])
+    let run = user
+        .run(&["up", "--wait-healthy"])
         .ok()
-        .says("health: failing  m")
-        .says("healthy");
+        .says("waiting for the healthcheck, at most 2m\nhealth: failing  (1 consecutive failure)  m\nhealthy\n");
+    // That it goes on failing is no news.
+    assert_eq!(run.stderr.matches("failing").count(), 1, "{}", run.stderr);
     user.write("none/Fusefile", "version: 1\nname: a\n");
     user.run(&["up", "none", "--wait-healthy"])
         .exits(1)

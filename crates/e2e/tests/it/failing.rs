@@ -99,7 +99,8 @@ pub(crate) async fn run_that_does_not_return(suite: Suite) -> Result<()> {
     let turn = boot_permit(1).await?;
     let up = fuse.run_in(&dir, &["up"]).await?.expect(1)?;
     drop(turn);
-    up.says("startup script did not complete in time")?;
+    up.says("startup script did not complete in time after 2s")?;
+    up.says("\n  the startup script runs inside create, so it must end: ")?;
     // The step before it is told as done.
     ensure!(
         up.stdout.contains("  RUN    [1/1]   echo built"),

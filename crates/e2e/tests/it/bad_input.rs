@@ -1,9 +1,10 @@
 //! Mistakes of a user: each ends with one message that says what is wrong and what to do.
 
-use anyhow::{Result, ensure};
-use fuse_testkit::{Fuse, Stack, free_port};
+use anyhow::{Context, Result, ensure};
+use fuse_testkit::{Fuse, Stack, StackOptions, free_port};
+use serde_json::json;
 
-use crate::suite::{Suite, project};
+use crate::suite::{Suite, project, with_stack};
 
 /// Second line of every rejected token.
 const RECONNECT: &str = "  re-run `fuse connect <url> --token <token>` with a valid token";
@@ -55,34 +56,98 @@ pub(crate) async fn fusefile(suite: Suite) -> Result<()> {
     Ok(())
 }
 
-/// Files that cannot become an environment here: refused with the reason, before or at placement, and nothing stays.
-pub(crate) async fn impossible_fusefiles(suite: Suite) -> Result<()> {
-    let stack = suite.stack().await?;
-    let fuse = stack.fuse("impossible").await?;
-    let cases: [(&str, &[&str]); 7] = [
-        ("build: [a]\nsetup: [b]\n", &["set one of build/setup"]),
-        (
-            "copy: [{from: ., to: /fuse/x}]\nfiles: [{path: ../x, content: y}]\n",
-            &["/fuse/x", "reserved for the guest agent", "parent segment"],
-        ),
-        (
-            "copy: [{from: ./nowhere, to: x}]\n",
-            &["copy[0].from", "nowhere"],
-        ),
-        ("placement: {host: no-such-host}\n", &["no-such-host"]),
-        ("placement: {labels: {disk: nvme}}\n", &["no host"]),
-        ("resources: {cpus: 10000}\n", &["no host", "10000"]),
-        ("resources: {gpu: 1}\n", &["gpu"]),
-    ];
-    for (number, (text, says)) in cases.into_iter().enumerate() {
-        let file = format!("version: 1\nname: e2e-impossible\n{text}run: \"true\"\n");
-        let dir = project(stack, &format!("impossible-{number}"), &file)?;
-        let up = fuse.run_in(&dir, &["up"]).await?.expect(1)?;
-        for text in says {
-            up.says(text)?;
+/// Name of the task of every file below.
+const TASK: &str = "e2e-impossible";
+
+/// Files that cannot become an environment here, and all that is said of each: refused before or at placement.
+const IMPOSSIBLE: [(&str, &str); 9] = [
+    (
+        "build: [a]\nsetup: [b]\n",
+        "Fusefile:4: build: set one of build/setup; setup is the old name\n",
+    ),
+    (
+        "copy: [{from: ., to: /fuse/x}]\nfiles: [{path: ../x, content: y}]\nworkspace: w\n",
+        "Fusefile:5: workspace: must be absolute, got \"w\"\n\
+         Fusefile:4: files[0].path: parent segment \"../x\"\n\
+         Fusefile:3: copy[0].to: \"/fuse/x\" resolves to /fuse/x, reserved for the guest agent\n",
+    ),
+    (
+        "copy: [{from: ./nowhere, to: x}]\n",
+        "Fusefile:3: copy[0].from: cannot read \"./nowhere\": No such file or directory (os error 2)\n",
+    ),
+    (
+        "secrets: [B, A]\n",
+        "missing secrets: A, B. give each with --secret NAME=VALUE, --secret-env NAME, \
+         --secret-path NAME=FILE or a --secrets-file\n",
+    ),
+    (
+        "placement: {host: no-such-host}\n",
+        "not found: spec.host_id: host \"no-such-host\" is not registered\n",
+    ),
+    (
+        "placement: {labels: {disk: nvme}}\n",
+        "unavailable: no host matches the requested placement labels: disk=nvme matched none of \
+         1 schedulable hosts\n  rejected_labels: 1\n",
+    ),
+    (
+        "resources: {cpus: 10000}\n",
+        "unavailable: no host has sufficient capacity: need 10000CPU/0MB/0GB, no eligible host \
+         fits\n  rejected_capacity: 1\n",
+    ),
+    (
+        "resources: {memory: 1000GB}\n",
+        "unavailable: no host has sufficient capacity: need 0CPU/1024000MB/0GB, no eligible host \
+         fits\n  rejected_capacity: 1\n",
+    ),
+    (
+        "resources: {gpu: 1}\n",
+        "unavailable: no host has sufficient capacity: need 1 gpu, and none of 1 schedulable hosts \
+         serves gpus\n  rejected_backend: 1\n",
+    ),
+];
+
+/// Each with its message, and nothing stays: no VM, reservation, snapshot or file.
+pub(crate) async fn impossible_fusefiles(_: Suite) -> Result<()> {
+    with_stack("impossible", StackOptions::default(), async |stack| {
+        let fuse = stack.fuse("impossible").await?;
+        for (number, (text, said)) in IMPOSSIBLE.into_iter().enumerate() {
+            let file = format!("version: 1\nname: {TASK}\n{text}run: \"true\"\n");
+            let dir = project(stack, &format!("impossible-{number}"), &file)?;
+            let up = fuse.run_in(&dir, &["up"]).await?.expect(1)?;
+            ensure!(
+                (up.stdout.as_str(), up.stderr.as_str()) == ("", said),
+                "{text}: {up:?}"
+            );
         }
+        nothing_is_left(stack).await
+    })
+    .await
+}
+
+/// Of anything: the stack has been asked for nothing else.
+async fn nothing_is_left(stack: &Stack) -> Result<()> {
+    let api = stack.api()?;
+    for (path, list) in [
+        ("/v1/environments", "environments"),
+        ("/v1/snapshots", "snapshots"),
+    ] {
+        let found = api.get(path).await?.expect(200)?.json()?;
+        ensure!(found[list] == json!([]), "{found}");
     }
-    crate::failing::expect_nothing_of(stack, "fuse-e2e-impossible").await
+    let hosts = api.get("/v1/hosts").await?.expect(200)?.json()?;
+    let allocated = hosts["hosts"][0]["allocated"].as_object();
+    let allocated = allocated.context("what is allocated")?;
+    ensure!(
+        allocated.values().all(|amount| *amount == json!(0)),
+        "{allocated:?}"
+    );
+    // A task that could not be placed keeps why, for a day, and nothing else.
+    let task = api.get(&format!("/v1/tasks/{TASK}")).await?.expect(200)?;
+    ensure!(task.json()?["run_status"] == "failed", "{}", task.text());
+    ensure!(stack.vm_ids().await?.is_empty());
+    let traces = stack.traces(TASK);
+    ensure!(traces.is_empty(), "left:\n{}", traces.join("\n"));
+    Ok(())
 }
 
 /// Three programs can be called with the wrong token or under the wrong address; the message names the one at fault.

@@ -17,6 +17,7 @@ mod gpus;
 mod health;
 mod hello;
 mod host_failures;
+mod interrupted_build;
 mod layers;
 mod layers_elsewhere;
 mod lifecycle;
@@ -155,6 +156,10 @@ fn layers(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "layers::built_once_found_again",
             layers::built_once_found_again,
+        ),
+        suite.trial(
+            "interrupted_build::while_a_snapshot_is_taken",
+            interrupted_build::while_a_snapshot_is_taken,
         ),
         suite.trial(
             "layers_elsewhere::on_another_host",

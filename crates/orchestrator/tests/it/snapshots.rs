@@ -7,7 +7,7 @@ use fuse_testkit::fake_agent::{FakeAgent, Step};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Options, Orchestrator, with_agent};
+use crate::support::{Answer, Options, Orchestrator, with_agent};
 
 const SNAPSHOTS: &str = "/v1/environments/fuse-a/snapshots";
 const FORK: &str = "/v1/environments/fuse-a?action=fork";
@@ -155,6 +155,35 @@ async fn what_cannot_be_taken_is_refused() {
         "vm not running: vm fuse-a is draining",
     );
     fuse.stop().await;
+}
+
+/// As an interrupted `fuse build` does: it leaves the call and destroys the builder. What the host has then, a
+/// record names, and the other way round.
+#[tokio::test]
+async fn an_environment_that_is_destroyed_under_its_snapshot_leaves_no_half_of_one() {
+    for (step, kept) in [(Step::Snapshot, 0), (Step::SnapshotTaken, 1)] {
+        let (fuse, agent) = running(Settings::default()).await;
+        let mut gate = agent.hold(step);
+        let layer = json!({"mode": "build", "layer_key": "k"});
+        let call = Orchestrator::send(fuse.request(Method::POST, SNAPSHOTS).json(&layer));
+        tokio::select! {
+            _ = call => panic!("it was answered"),
+            () = gate.reached() => {}
+        }
+        fuse.delete("/v1/environments/fuse-a").await.is(204);
+        assert_eq!(agent.vms(), Vec::<String>::new());
+        gate.open();
+        let recorded = |answer: &Answer| -> Vec<String> {
+            let list = answer.json["snapshots"].as_array().unwrap();
+            list.iter().map(|one| id(one).to_owned()).collect()
+        };
+        let all = |answer: &Answer| recorded(answer).len() == kept;
+        let list = fuse.until("/v1/snapshots?mode=build", all).await;
+        let recorded = recorded(&list);
+        assert_eq!(agent.snapshots(), recorded, "{step:?}");
+        fuse.stop().await;
+        assert_eq!(agent.snapshots().len(), kept, "{step:?}");
+    }
 }
 
 #[tokio::test]

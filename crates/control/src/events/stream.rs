@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use fuse_model::{Environment, EnvironmentEvent, EnvironmentId, EventId};
-use fuse_store::StoreError;
+use fuse_store::{Store, StoreError};
 
 use super::{
     hub::Subscription,
@@ -14,8 +14,8 @@ use crate::{
     error::{Missing, chain},
 };
 
-/// Events of one environment that are kept for replay.
-const REPLAY: u32 = 256;
+/// Events of one environment that are read at a time.
+const BATCH: u32 = 256;
 
 /// The events of one environment. It ends after a terminal event and at shutdown.
 #[derive(Debug)]
@@ -47,10 +47,7 @@ impl Control {
         let (first, seen) = match known {
             Some(event) => {
                 let after = event.id.sequence();
-                (
-                    self.inner.store.event_list_of(id, after, REPLAY).await?,
-                    after,
-                )
+                (newer(&self.inner.store, id, after).await?, after)
             }
             None => {
                 let snapshot = self.snapshot(id).await?;
@@ -81,15 +78,7 @@ impl Control {
         let store = &self.inner.store;
         let record = store.environment_get(id).await?;
         let record = record.ok_or_else(|| Missing::Environment(id.clone()))?;
-        let mut newest: Option<EnvironmentEvent> = None;
-        loop {
-            let after = newest.as_ref().map_or(0, |event| event.id.sequence());
-            match store.event_list_of(id, after, REPLAY).await?.pop() {
-                Some(event) => newest = Some(event),
-                None => break,
-            }
-        }
-        Ok(match newest {
+        Ok(match newer(store, id, 0).await?.pop() {
             // It moved on since the record was read.
             Some(event) if event.state != record.state => EnvironmentEvent {
                 id: EventId::at(event.id.sequence()),
@@ -97,6 +86,25 @@ impl Control {
             },
             newest => from_record(record, newest.map_or(0, |event| event.id.sequence())),
         })
+    }
+}
+
+/// All events of the environment after `sequence`. Not some of them: its end may be the last,
+/// and who subscribed after that would wait for it forever.
+async fn newer(
+    store: &Store,
+    id: &EnvironmentId,
+    mut sequence: i64,
+) -> Result<Vec<EnvironmentEvent>, StoreError> {
+    let mut all = Vec::new();
+    loop {
+        let events = store.event_list_of(id, sequence, BATCH).await?;
+        let is_all = events.len() < BATCH as usize;
+        all.extend(events);
+        match all.last() {
+            Some(last) if !is_all => sequence = last.id.sequence(),
+            _ => return Ok(all),
+        }
     }
 }
 
@@ -158,8 +166,69 @@ impl EventStream {
     async fn follow(&mut self) -> Result<Option<EnvironmentEvent>, StoreError> {
         let Subscription { hub, id, .. } = &self.subscription;
         let subscription = hub.subscribe(id).await?;
-        self.first = hub.store.event_list_of(id, self.seen, REPLAY).await?.into();
+        self.first = newer(&hub.store, id, self.seen).await?.into();
         self.subscription = subscription;
         Ok(self.first.pop_front())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fuse_model::State;
+    use fuse_store::Vault;
+    use fuse_wire_api::CreateEnvironment;
+    use serde_json::json;
+
+    use super::*;
+    use crate::Settings;
+
+    async fn create(control: &Control, task: &str) -> EnvironmentId {
+        let request: CreateEnvironment = serde_json::from_value(json!({"task_id": task})).unwrap();
+        let request = request.check_tail().unwrap();
+        let creation = control.environment_create(request, String::new()).await;
+        creation.unwrap().finished().await.unwrap().id
+    }
+
+    async fn states(mut stream: EventStream) -> Vec<State> {
+        let mut states = Vec::new();
+        while let Some(event) = stream.next().await {
+            states.push(event.state);
+        }
+        states
+    }
+
+    /// An id is used again before the end of the environment that had it was handed out.
+    #[tokio::test]
+    async fn a_stream_is_of_the_environment_that_it_began_with() {
+        let ended = [State::Running, State::Destroying, State::Destroyed];
+        let store = Store::open(None, Vault::none()).await.unwrap();
+        let control = Control::new(store, Settings::default()).unwrap();
+        let subscribe = async |id: &EnvironmentId| control.environment_events(id, None).await;
+        let id = create(&control, "a").await;
+        let first = subscribe(&id).await.unwrap();
+        control.environment_destroy(&id).await.unwrap();
+        // Nothing is handed out yet, so all of these are on the topic of the first one.
+        assert_eq!(create(&control, "a").await, id);
+        let second = subscribe(&id).await.unwrap();
+        control.environment_destroy(&id).await.unwrap();
+        assert_eq!(create(&control, "a").await, id);
+        let mut third = subscribe(&id).await.unwrap();
+        assert_eq!(third.next().await.unwrap().state, State::Running);
+
+        let hub = control.clone();
+        control.spawn(async move { hub.inner.hub.run(hub.stop_token().clone()).await });
+        // It begins with the next news.
+        create(&control, "b").await;
+        assert_eq!(states(first).await, ended);
+        // What is over is read from the table,
+        assert_eq!(states(second).await, ended);
+        // and what goes on is heard of when it happens.
+        let (rest, destroyed) = tokio::join!(states(third), control.environment_destroy(&id));
+        destroyed.unwrap();
+        assert_eq!(rest, ended[1..]);
+
+        control.begin_shutdown();
+        control.finished().await;
+        control.store().close().await;
     }
 }

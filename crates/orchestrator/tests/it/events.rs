@@ -3,7 +3,8 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{Options, Orchestrator, with_agent};
+use crate::support::{Answer, Options, Orchestrator, with_agent};
+use fuse_model::{EnvironmentId, GuestReport, StepReport};
 use fuse_testkit::fake_agent::Step;
 use fuse_wire_host::ExecResponse;
 
@@ -142,6 +143,48 @@ async fn a_known_event_id_replays_what_is_newer() {
         let mut stream = fuse.events("fuse-b", Some(unknown)).await;
         assert_eq!(stream.next().await.unwrap()["state"], "running");
     }
+    fuse.stop().await;
+}
+
+/// A script can have more steps than are read at a time; the end comes behind all of them.
+#[tokio::test]
+async fn a_replay_is_whole_however_long_it_is() {
+    const STEPS: u32 = 600;
+    let (fuse, agent) = with_agent(Options::default()).await;
+    let mut gate = agent.hold(Step::Create);
+    let request = fuse
+        .request(Method::POST, "/v1/environments")
+        .header("Prefer", "respond-async")
+        .json(&json!({"task_id": "a"}));
+    assert_eq!(request.send().await.unwrap().status(), 202);
+    gate.reached().await;
+    let step = |index| {
+        GuestReport::Step(StepReport {
+            index,
+            total: STEPS,
+            duration_ms: 1,
+            exit_code: 0,
+        })
+    };
+    let (id, steps) = (EnvironmentId::new("fuse-a"), (1..=STEPS).map(step));
+    let store = fuse.control.store();
+    store.event_add_reports(&id, steps.collect()).await.unwrap();
+    let first = store.event_list_of(&id, 0, 1).await.unwrap().remove(0).id;
+    gate.open();
+    let running = |answer: &Answer| answer.json["state"] == "running";
+    fuse.until("/v1/environments/fuse-a", running).await;
+    let mut seen = fuse.events("fuse-a", Some(&first.to_string())).await;
+    for index in 1..=STEPS {
+        assert_eq!(seen.next().await.unwrap()["index"], index);
+    }
+    assert_eq!(seen.next().await.unwrap()["state"], "running");
+    fuse.delete("/v1/environments/fuse-a").await.is(204);
+    assert_eq!(seen.states().await, ["destroying", "destroyed"]);
+    // Also for who comes when it is over.
+    let replay = fuse.events("fuse-a", Some(&first.to_string())).await;
+    let states = replay.states().await;
+    assert_eq!(states.len(), 603);
+    assert_eq!(states[600..], ["running", "destroying", "destroyed"]);
     fuse.stop().await;
 }
 

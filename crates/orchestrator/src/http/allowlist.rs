@@ -67,20 +67,20 @@ impl Block {
     fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
-        let bits: u32 = bits.parse().ok()?;
-        let (width, v4) = if address.is_ipv4() {
-            (32, true)
-        } else {
-            (128, false)
-        };
-        if bits > width {
-            return None;
-        }
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        // Rust takes a plus sign, too.
+        let is_number = bits.bytes().all(|byte| byte.is_ascii_digit());
+        let bits: u32 = bits
+            .parse()
+            .ok()
+            .filter(|bits| is_number && *bits <= width)?;
         let bits = bits + (128 - width);
+        let network = wide(address) & mask(bits);
         Some(Self {
-            network: wide(address) & mask(bits),
+            network,
             bits,
-            v4,
+            // Also one that is written in the mapped form: peers of it are.
+            v4: bits >= 96 && network >> 32 == 0xffff,
         })
     }
 
@@ -143,6 +143,11 @@ mod tests {
         assert!(admits("", "8.8.8.8"));
         assert!(admits("0.0.0.0/0", "8.8.8.8") && !admits("0.0.0.0/0", "::1"));
         assert!(admits("::/0", "::1"));
+        for mapped in ["::ffff:10.0.0.0/104", "::ffff:a01:0/112"] {
+            assert!(admits(mapped, "10.1.2.3"), "{mapped}");
+            assert!(admits(mapped, "::ffff:10.1.2.3"), "{mapped}");
+            assert!(!admits(mapped, "11.1.2.3") && !admits(mapped, "::1"));
+        }
         // Host bits do not matter.
         assert!(admits("10.1.9.9/16", "10.1.2.3"));
     }
@@ -156,6 +161,10 @@ mod tests {
             "x/8",
             "10.0.0/8",
             "10.0.0.0/-1",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "10.0.0.0/8/8",
+            "fd00::%1/64",
         ] {
             assert!(Allowlist::parse(bad).is_err(), "{bad}");
         }

@@ -70,7 +70,9 @@ impl Listening {
     /// Accepts until `stop`, then waits for the connections that are left.
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let connections = TaskTracker::new();
-        let serve = |(stream, peer)| {
+        let serve = |(stream, peer): (_, SocketAddr)| {
+            // IPv4 peers of a socket of both families are IPv4 peers.
+            let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
             let router = (router.clone(), self.timeouts);
             connections.spawn(serve_one(
                 stream,

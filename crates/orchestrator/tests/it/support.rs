@@ -26,6 +26,7 @@ pub(crate) struct Options {
     pub(crate) timeouts: Timeouts,
     pub(crate) key: bool,
     pub(crate) allowlist: Allowlist,
+    pub(crate) listen: &'static str,
 }
 
 impl Default for Options {
@@ -36,6 +37,7 @@ impl Default for Options {
             timeouts: Timeouts::default(),
             key: true,
             allowlist: Allowlist::default(),
+            listen: "127.0.0.1:0",
         }
     }
 }
@@ -128,10 +130,10 @@ impl Orchestrator {
             .restricted_to(options.allowlist)
             .counted_by(HttpMetrics::register(&control).unwrap());
         let surface = router(app);
-        let listening = Listening::bind("127.0.0.1:0", None, options.timeouts)
+        let listening = Listening::bind(options.listen, None, options.timeouts)
             .await
             .unwrap();
-        let base = format!("http://{}", listening.address());
+        let base = format!("http://127.0.0.1:{}", listening.address().port());
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
         serving.spawn(listening.serve(surface, stop.clone()));
@@ -216,6 +218,20 @@ impl Orchestrator {
         waited
             .await
             .unwrap_or_else(|_| panic!("{path} never became what was wanted"))
+    }
+
+    /// What the audit log has of this type, oldest first: whom it is about, and the details.
+    pub(crate) async fn audit(&self, kind: &str) -> Value {
+        let path = format!("/v1/audit?type={kind}&limit=200");
+        let page = self.get(&path).await.is(200);
+        let entries = page["audit_events"].as_array().unwrap().iter().rev();
+        entries
+            .map(|entry| {
+                let text = |key: &str| entry[key].as_str().unwrap();
+                let entity = format!("{} {}", text("entity_type"), text("entity_id"));
+                json!({"entity": entity, "payload": entry["payload"]})
+            })
+            .collect()
     }
 
     /// The raw event stream of an environment.

@@ -138,6 +138,42 @@ async fn the_allowlist_comes_before_routes_credentials_and_bodies() {
     fuse.stop().await;
 }
 
+/// The kernel names an IPv4 peer of a socket of both families by an IPv6 address.
+#[tokio::test]
+async fn peers_of_ipv4_are_that_on_a_socket_of_both_families() {
+    for (list, is_let_in) in [
+        ("127.0.0.0/8", true),
+        ("::ffff:127.0.0.0/104", true),
+        ("::/0", false),
+    ] {
+        let fuse = Orchestrator::with(Options {
+            allowlist: Allowlist::parse(list).unwrap(),
+            listen: ":0",
+            ..Options::default()
+        })
+        .await;
+        let answer = Orchestrator::send(bare(&fuse, "GET", "/v1/hosts")).await;
+        assert_eq!(answer.status, if is_let_in { 401 } else { 403 }, "{list}");
+        let kind = if is_let_in {
+            "auth.failed"
+        } else {
+            "ip.rejected"
+        };
+        let noted = async {
+            loop {
+                match audited(&fuse.control, kind).await.pop() {
+                    Some((peer, _)) => return peer,
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        };
+        let peer = tokio::time::timeout(std::time::Duration::from_secs(20), noted).await;
+        let peer = peer.expect("an audit event");
+        assert!(peer.starts_with("127.0.0.1:"), "{peer}");
+        fuse.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn what_has_no_route_needs_no_credential_and_what_has_one_answers_405() {
     let fuse = Orchestrator::start().await;

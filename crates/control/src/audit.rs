@@ -1,6 +1,6 @@
 //! Audit entries of the use cases. Payloads carry names, never values of secrets.
 
-use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, TaskId};
+use fuse_model::{AuditEntry, AuditKind, Environment, EnvironmentId, HostId, TaskId};
 
 /// Why an environment is being destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,16 +68,12 @@ pub(crate) fn migrated<'a>(
     target: &Environment,
     secrets: impl Iterator<Item = &'a String>,
 ) -> Vec<AuditEntry> {
-    let host = |record: &Environment| {
-        let id = record.host_id.as_ref();
-        id.map_or_else(String::new, ToString::to_string)
-    };
     let mut entries = vec![
         AuditEntry::new(AuditKind::VmMigrated, target.id.as_str())
             .with("source_vm_id", source.id.as_str())
-            .with("source_host_id", host(source))
+            .with("source_host_id", host_of(source))
             .with("target_vm_id", target.id.as_str())
-            .with("target_host_id", host(target)),
+            .with("target_host_id", host_of(target)),
         AuditEntry::new(AuditKind::VmRunning, target.id.as_str()),
     ];
     entries.extend(deployed(target, secrets));
@@ -120,10 +116,18 @@ fn deployed<'a>(
     (!names.is_empty()).then(|| entry.with("keys", names))
 }
 
-pub(crate) fn recovered(record: &Environment) -> Vec<AuditEntry> {
-    let mut entries = vec![AuditEntry::new(AuditKind::VmRecovered, record.id.as_str())];
+/// A create that was interrupted has come to its end after all.
+pub(crate) fn adopted(record: &Environment) -> Vec<AuditEntry> {
+    let mut entries = vec![recovered(record)];
     entries.extend(task(record, AuditKind::TaskRunning));
     entries
+}
+
+/// It was found on its host, in the state that it had before.
+pub(crate) fn recovered(record: &Environment) -> AuditEntry {
+    AuditEntry::new(AuditKind::VmRecovered, record.id.as_str())
+        .with("host_id", host_of(record))
+        .with("state", record.state.as_str())
 }
 
 /// The guest of a running environment was set up again after a boot.
@@ -158,6 +162,10 @@ pub(crate) fn destroying(record: &Environment, reason: Reason, error: &str) -> V
 
 pub(crate) fn removed(record: &Environment) -> Vec<AuditEntry> {
     vec![AuditEntry::new(AuditKind::VmRemoved, record.id.as_str()).with("reason", "destroyed")]
+}
+
+fn host_of(record: &Environment) -> &str {
+    record.host_id.as_ref().map_or("", HostId::as_str)
 }
 
 fn task(record: &Environment, kind: AuditKind) -> Option<AuditEntry> {

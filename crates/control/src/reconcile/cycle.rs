@@ -64,11 +64,12 @@ impl Picture {
 
 impl Control {
     /// Runs a cycle and answers whether another one soon is worth it. Hosts that do not
-    /// answer are left out of it, no more.
+    /// answer are left out of it, no more. `recovery`: it is the first with the lease, which
+    /// was asked for then.
     pub(super) async fn cycle(
         &self,
         state: &mut Driver,
-        recovery: bool,
+        recovery: Option<Timestamp>,
     ) -> Result<bool, StoreError> {
         self.pick_up_interrupted().await?;
         let picture = self.picture().await?;
@@ -84,7 +85,8 @@ impl Control {
         );
         self.show_quarantined(&plan);
         self.show_foreign(&mut state.foreign, &plan);
-        self.carry_out(&mut state.memory, plan.actions, &picture, recovery)
+        let is_recovery = recovery.is_some();
+        self.carry_out(&mut state.memory, plan.actions, &picture, is_recovery)
             .await;
         let interval = self.inner.settings.reconcile_interval;
         // Cycles in quick succession must not make two strikes of one.
@@ -102,7 +104,8 @@ impl Control {
         self.evict(&picture);
         self.renew_credentials(&picture.records).await;
         self.watch_probes(picture.records.values());
-        if recovery {
+        if let Some(asked_at) = recovery {
+            self.note_recovered(&picture, asked_at);
             tracing::info!(environments = picture.records.len(), "recovery completed");
         }
         Ok(plan.unsettled)

@@ -169,7 +169,7 @@ impl Control {
             guest_version: vm.guest_version,
             task: TaskChange::Running,
             operation: OperationChange::End,
-            audit: audit::recovered(record),
+            audit: audit::adopted(record),
             ..Change::default()
         };
         if provider.has_guest() {

@@ -15,6 +15,7 @@ mod pauses;
 mod preview;
 mod progress;
 mod prune;
+mod recovered;
 mod renew;
 mod set_up;
 
@@ -25,6 +26,7 @@ use std::{
 
 use fuse_planner::{Ages, AtBoot, Memory, Strangers, Strikes};
 use fuse_store::{Lease, StoreError};
+use jiff::Timestamp;
 
 use crate::{Control, error::chain};
 
@@ -119,13 +121,14 @@ impl Control {
     /// One cycle, if the lease can be had.
     async fn turn(&self, state: &mut State) {
         self.check_keys_again().await;
+        let asked_at = self.inner.store.now();
         match self
             .inner
             .store
             .lease_acquire(LEASE, self.lease_ttl())
             .await
         {
-            Ok(Some(lease)) => self.cycle_with(state, &lease).await,
+            Ok(Some(lease)) => self.cycle_with(state, &lease, asked_at).await,
             Ok(None) => {
                 // Another replica looks after the fleet.
                 if state.epoch.take().is_some() {
@@ -138,9 +141,9 @@ impl Control {
         }
     }
 
-    async fn cycle_with(&self, state: &mut State, lease: &Lease) {
-        let recovery = state.epoch != Some(lease.epoch);
-        if recovery {
+    async fn cycle_with(&self, state: &mut State, lease: &Lease, asked_at: Timestamp) {
+        let recovery = (state.epoch != Some(lease.epoch)).then_some(asked_at);
+        if recovery.is_some() {
             *state = State {
                 epoch: Some(lease.epoch),
                 strangers: state.strangers.take(),
@@ -175,7 +178,7 @@ impl Control {
             Err(e) => {
                 log(&e, "a reconcile cycle failed");
                 state.short_pause = self.next_pause(state.short_pause, true);
-                if recovery {
+                if recovery.is_some() {
                     // The next cycle has to be a recovery too.
                     state.epoch = None;
                 }

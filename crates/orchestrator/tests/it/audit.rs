@@ -1,6 +1,6 @@
 //! The audit log and the dead letters, read back.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use fuse_control::Settings;
 use fuse_testkit::fake_agent::Step;
@@ -141,6 +141,43 @@ async fn what_is_given_up_on_is_noted() {
     fuse.stop().await;
 }
 
+#[tokio::test]
+async fn an_old_snapshot_that_its_host_cannot_delete_is_noted() {
+    let settings = Settings {
+        reconcile_interval: Duration::from_millis(100),
+        snapshot_retention: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let (fuse, agent) = with_agent(Options {
+        settings,
+        ..Options::default()
+    })
+    .await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    agent.fail(Step::DeleteSnapshot, 1, 500, "io error");
+    let taken = fuse.post_raw("/v1/environments/fuse-a/snapshots", "").await;
+    let id = taken.is(201)["id"].clone();
+    // The newest of an environment that there is stays.
+    fuse.delete("/v1/environments/fuse-a").await.is(204);
+    fuse.until("/v1/audit?type=snapshot.gc_failed", |answer| {
+        answer.text.contains(id.as_str().unwrap())
+    })
+    .await;
+    let failed = fuse.audit("snapshot.gc_failed").await;
+    assert_eq!(failed.as_array().unwrap().len(), 1, "{failed}");
+    assert_eq!(failed[0]["entity"], "vm fuse-a");
+    assert_eq!(failed[0]["payload"]["snapshot_id"], id);
+    let error = failed[0]["payload"]["error"].as_str().unwrap();
+    assert!(error.contains("io error"), "{error}");
+    let path = format!("/v1/snapshots/{}", id.as_str().unwrap());
+    let kept = fuse.get(&path).await.is(200);
+    assert_eq!(
+        (&kept["state"], kept["last_error"].as_str()),
+        (&json!("error"), Some(error))
+    );
+    fuse.stop().await;
+}
+
 /// What the log knows of everything that callers can do: types by what they are about, each
 /// once, and never a value that is secret.
 #[tokio::test]
@@ -221,4 +258,43 @@ async fn everything_that_callers_do_is_noted() {
         assert!(!log.text.contains(secret), "{secret}");
     }
     fuse.stop().await;
+}
+
+/// The types that the code knows, with their names in the log.
+fn types() -> Vec<String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/src/audit.rs");
+    let source = std::fs::read_to_string(source).unwrap();
+    let (_, list) = source.split_once("\naudit_kinds! {").unwrap();
+    let (list, _) = list.split_once("\n}").unwrap();
+    let quoted = list.lines().filter_map(|line| line.split('"').nth(1));
+    quoted.map(str::to_owned).collect()
+}
+
+/// A new type needs a test that names it.
+#[test]
+fn every_type_of_entry_is_in_a_test() {
+    // Nobody reports a task as done: there is no route for it.
+    const UNUSED: [&str; 1] = ["task.completed"];
+    let mut text = String::new();
+    let mut left = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it")];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                text += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    // The one that is not used stands in this list alone.
+    let is_tested = |name: &str| {
+        let quoted = text.matches(&format!("\"{name}\"")).count();
+        quoted > usize::from(UNUSED.contains(&name)) || text.contains(&format!("type={name}"))
+    };
+    let types = types();
+    assert!(types.len() > 40, "{types:?}");
+    for name in &types {
+        assert_ne!(is_tested(name), UNUSED.contains(&&**name), "{name}");
+    }
 }

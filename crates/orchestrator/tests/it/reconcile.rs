@@ -155,7 +155,41 @@ async fn limits_end_an_environment_at_the_second_strike() {
     let task = fuse.get("/v1/tasks/a").await.is(200);
     let text = task["last_error"].as_str().unwrap();
     assert!(text.starts_with("task stuck: runtime "), "{text}");
+    let suspected = fuse.audit("task.stuck_suspected").await;
+    assert_eq!(
+        suspected,
+        json!([{"entity": "task a", "payload": {"vm_id": "fuse-a"}}])
+    );
     fuse.get("/v1/environments/fuse-b").await.is(200);
+    assert_eq!(agent.vms(), ["fuse-b"]);
+    fuse.stop().await;
+}
+
+#[tokio::test]
+async fn what_nobody_uses_is_suspected_first_and_destroyed_then() {
+    let settings = Settings {
+        default_idle_timeout: Duration::from_millis(1),
+        ..settings()
+    };
+    let (fuse, agent) = with_agent(Options {
+        settings,
+        ..Options::default()
+    })
+    .await;
+    fuse.create(&json!({"task_id": "a"})).await.is(201);
+    fuse.create(&json!({"task_id": "b", "spec": {"idle_timeout_seconds": 3600}}))
+        .await
+        .is(201);
+    cycle(&fuse, &agent).await;
+    cycle(&fuse, &agent).await;
+    cycle(&fuse, &agent).await;
+    fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
+        .await;
+    let suspected = fuse.audit("vm.idle_suspected").await;
+    assert_eq!(suspected, json!([{"entity": "vm fuse-a", "payload": {}}]));
+    let task = fuse.get("/v1/tasks/a").await.is(200);
+    let text = task["last_error"].as_str().unwrap();
+    assert!(text.starts_with("environment idle: "), "{text}");
     assert_eq!(agent.vms(), ["fuse-b"]);
     fuse.stop().await;
 }
@@ -187,12 +221,16 @@ async fn a_guest_that_booted_again_is_set_up_again() {
         })
         .await;
     assert_eq!(failed.json["state"], "running");
+    let noted = json!([{"entity": "vm fuse-a", "payload": {"error": failed.json["error"]}}]);
+    assert_eq!(fuse.audit("secrets.recovery_failed").await, noted);
     let healed = fuse
         .until("/v1/environments/fuse-a", |answer| {
             answer.json.get("error").is_none()
         })
         .await;
     assert_eq!(healed.json["endpoints"][0]["as"], "web");
+    let noted = json!([{"entity": "vm fuse-a", "payload": {"keys": ["S"]}}]);
+    assert_eq!(fuse.audit("secrets.recovered").await, noted);
     assert!(agent.serves("fuse-a"));
     let file = |path: &str| String::from_utf8(agent.file("fuse-a", path).unwrap()).unwrap();
     assert_eq!(file("/fuse/secrets.json"), r#"{"S":"value"}"#);

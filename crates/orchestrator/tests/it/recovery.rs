@@ -83,6 +83,14 @@ async fn running_environments_survive_a_restart() {
         .await;
     assert_eq!(answer.status, 200);
     assert_eq!(agent.vms(), ["fuse-a"]);
+    // What came later was not recovered.
+    fuse.create(&json!({"task_id": "b"})).await.is(201);
+    fuse.until("/v1/audit?type=vm.recovered", |answer| {
+        answer.text.contains("fuse-a")
+    })
+    .await;
+    let found = json!([{"entity": "vm fuse-a", "payload": {"host_id": "h", "state": "running"}}]);
+    assert_eq!(fuse.audit("vm.recovered").await, found);
     fuse.stop().await;
 }
 
@@ -107,6 +115,9 @@ async fn a_create_whose_guest_agent_serves_is_adopted() {
         fuse.get("/v1/tasks/a").await.is(200)["run_status"],
         "running"
     );
+    let payload = json!({"host_id": "h", "state": "provisioning"});
+    let adopted = json!([{"entity": "vm fuse-a", "payload": payload}]);
+    assert_eq!(fuse.audit("vm.recovered").await, adopted);
     // Fresh credentials, because those of the interrupted create were not stored.
     let id = fuse_model::EnvironmentId::new("fuse-a");
     let token = fuse

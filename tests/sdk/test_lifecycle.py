@@ -46,6 +46,34 @@ class Guests(Case):
         error = self.refused(409, "conflict", self.client.environments.fork, made.id)
         self.assertTrue(error.message.startswith("fork requires running"))
 
+    def test_migrate(self) -> None:
+        migrate = self.client.environments.migrate
+        made = self.create("t-migrate", expose=[fuse.ExposeSpec(port=80, as_="web")])
+        # There is no other host, and it runs on.
+        self.refused(503, "unavailable", migrate, made.id)
+        kept = self.client.environments.get(made.id)
+        self.assertEqual((kept.state, kept.host_id, kept.error), ("running", "host-1", ""))
+        other = self.agent()
+        other.guest_url = "127.0.0.1:1"
+        self.register(other, "host-2")
+        for options, status, code in [
+            (fuse.MigrateOptions(target_host_id="host-1"), 400, "invalid_argument"),
+            (fuse.MigrateOptions(lazy=True), 400, "invalid_argument"),
+            (fuse.MigrateOptions(target_host_id="nowhere"), 404, "not_found"),
+            (fuse.MigrateOptions(live=True), 409, "conflict"),
+        ]:
+            with self.subTest(options=options):
+                self.refused(status, code, migrate, made.id, options)
+        moved = migrate(made.id, fuse.MigrateOptions(target_host_id="host-2"))
+        self.assertRegex(moved.id, r"^fuse-mig-[0-9a-f]{32}$")
+        self.assertEqual((moved.state, moved.host_id), ("running", "host-2"))
+        self.assertEqual((moved.task_id, moved.spec), ("t-migrate", made.spec))
+        self.assertEqual([endpoint.as_ for endpoint in moved.endpoints], ["web"])
+        listed = self.client.environments.list(task_id="t-migrate")
+        self.assertEqual([environment.id for environment in listed], [moved.id])
+        self.assertEqual(list(other.vms), [moved.id])
+        self.refused(404, "not_found", migrate, "x")
+
     def test_snapshots(self) -> None:
         made = self.create("t-snapshots")
         first = self.client.snapshots.create(made.id)
@@ -76,5 +104,6 @@ class Stub(Case):
         made = self.create("t-1")
         self.refused(501, "unimplemented", self.client.snapshots.create, made.id)
         self.refused(501, "unimplemented", self.client.environments.fork, made.id)
+        self.refused(501, "unimplemented", self.client.environments.migrate, made.id)
         self.refused(409, "conflict", self.client.environments.rotate_token, made.id)
         self.assertEqual(self.client.environments.drain(made.id).state, "draining")

@@ -15,7 +15,7 @@ from support import Orchestrator
 TESTED = {
     *(f"api_keys.{call}" for call in "create list revoke".split()),
     *(f"environments.{call}" for call in "create destroy drain events exec fork".split()),
-    *(f"environments.{call}" for call in "get list list_page rotate_token".split()),
+    *(f"environments.{call}" for call in "get list list_page migrate rotate_token".split()),
     *(f"hosts.{call}" for call in "cordon deregister get list list_page register uncordon".split()),
     *(f"snapshots.{call}" for call in "create delete get list list_page resolve restore".split()),
 }
@@ -29,7 +29,6 @@ REFUSED: dict[str, Call] = {
     "environments.computer_tool_result": lambda client, vm: client.environments.computer_tool_result(
         vm, {"action": "screenshot"}
     ),
-    "environments.migrate": lambda client, vm: client.environments.migrate(vm),
 }
 
 

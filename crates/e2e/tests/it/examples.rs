@@ -6,10 +6,9 @@ use serde_json::Value;
 
 use crate::suite::{Suite, repository};
 
-/// Steps are reported while they run, copied files arrive, what the example promises is there.
-pub(crate) async fn offline_ones_run(suite: Suite) -> Result<()> {
-    let stack = suite.stack().await?;
-    let fuse = stack.fuse("examples").await?;
+/// Steps are reported while they run, copied files arrive, the next job starts in a fork.
+pub(crate) async fn the_ci_runner_and_a_fork_of_it(suite: Suite) -> Result<()> {
+    let fuse = suite.stack().await?.fuse("ci-runner").await?;
 
     let events = up(&fuse, "ci-runner", &[]).await?;
     let steps: Vec<&Value> = events.iter().filter(|e| e["event"] == "step").collect();
@@ -26,7 +25,14 @@ pub(crate) async fn offline_ones_run(suite: Suite) -> Result<()> {
     ensure!(took > 0, "running tests took no time: {steps:?}");
     let report = cat(&fuse, "ci-runner", "/workspace/report.txt").await?;
     ensure!(report.ends_with("\nOK\n"), "{report}");
-    destroy(&fuse, "ci-runner").await?;
+    fork_of_a_warm_one(&fuse, &report).await?;
+    destroy(&fuse, "ci-runner").await
+}
+
+/// What the other examples promise is there.
+pub(crate) async fn offline_ones_run(suite: Suite) -> Result<()> {
+    let stack = suite.stack().await?;
+    let fuse = stack.fuse("examples").await?;
 
     let key = stack.dir().join("examples-key");
     std::fs::write(&key, "the signing key\n")?;
@@ -66,6 +72,44 @@ pub(crate) async fn offline_ones_run(suite: Suite) -> Result<()> {
         "the agent may write to /etc: {answer}"
     );
     destroy(&fuse, "agent-sandbox").await
+}
+
+/// The CI runner's second half: a job in a fork of what is prepared, which has the report and runs the tests again.
+/// The snapshot stays: a fork is recorded as its child.
+async fn fork_of_a_warm_one(fuse: &Fuse, report: &str) -> Result<()> {
+    let source = "fuse-e2e-ci-runner";
+    let id_of = |value: Value| value["id"].as_str().map(str::to_owned).context("an id");
+    let create = [
+        "-o",
+        "json",
+        "snapshot",
+        "create",
+        source,
+        "--comment",
+        "warm",
+    ];
+    let snapshot = id_of(fuse.ok(&create).await?.json()?)?;
+    let fork = [
+        "-o",
+        "json",
+        "environment",
+        "fork",
+        source,
+        "--reuse-snapshot",
+        &snapshot,
+    ];
+    let turn = boot_permit(1).await?;
+    let fork = id_of(fuse.ok(&fork).await?.json()?)?;
+    drop(turn);
+    let tests = "cd /workspace/project && cat ../report.txt && CI=true python3 -m unittest discover tests 2>&1";
+    let run = ["environment", "exec", &fork, "--shell", tests];
+    let said = fuse.ok(&run).await?.stdout;
+    ensure!(
+        said.starts_with(report) && said.ends_with("\nOK\n"),
+        "{said}"
+    );
+    fuse.ok(&["environment", "destroy", &fork, "--yes"]).await?;
+    Ok(())
 }
 
 /// Brings an example up and answers with the events that were shown meanwhile.

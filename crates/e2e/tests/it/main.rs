@@ -90,6 +90,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
             "restarts::everything_survives_kill_9",
             restarts::everything_survives_kill_9,
         ),
+        suite.trial(
+            "examples::the_ci_runner_and_a_fork_of_it",
+            examples::the_ci_runner_and_a_fork_of_it,
+        ),
         suite.trial("examples::offline_ones_run", examples::offline_ones_run),
         suite.trial(
             "lifecycle::from_snapshot_to_drain",

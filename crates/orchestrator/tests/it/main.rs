@@ -15,7 +15,6 @@ mod attach;
 mod audit;
 mod background;
 mod bodies;
-mod clock;
 mod computer;
 mod connection;
 mod contract;

@@ -204,6 +204,25 @@ async fn post(fuse: &Program, path: &str, body: &Value) -> (u16, String) {
     (answer.status().as_u16(), answer.text().await.unwrap())
 }
 
+/// Logs in; the cookie of the session.
+async fn log_in(fuse: &Program) -> String {
+    let login = fuse.http.post(format!("{}/login", fuse.base));
+    let answer = login.json(&json!({"token": "master"})).send().await;
+    let answer = answer.unwrap();
+    let cookie = answer.headers()["set-cookie"].to_str().unwrap();
+    cookie.split(';').next().unwrap().to_owned()
+}
+
+/// A session lasts, and the loop that looks after everything is seen to run.
+async fn check_at_work(fuse: &Program, cookie: &str, when: &str) {
+    let hosts = fuse.http.get(format!("{}/v1/hosts", fuse.base));
+    let hosts = hosts.header("Cookie", cookie).send().await.unwrap();
+    assert_eq!(hosts.status(), 200, "{when}: the session");
+    let (status, ready) = fuse.call(Method::GET, "/ready", None).await;
+    let reconcile = &ready["checks"]["reconcile"];
+    assert_eq!((status, reconcile), (200, &json!("ok")), "{when}: {ready}");
+}
+
 /// What everybody was told is still so.
 async fn check_kept(machine: &Machine, fuse: &Program, when: &str) {
     let get = async |path: &str| fuse.call(Method::GET, path, None).await;
@@ -248,6 +267,13 @@ async fn nothing_ends_early_and_nothing_late() {
     .await;
     machine.cycles(3).await;
     check_kept(&machine, &fuse, "before").await;
+    let cookie = log_in(&fuse).await;
+    for hours in [5, -10, 0] {
+        machine.set(&fuse, hours * 3600).await;
+        let when = format!("{hours} hours off");
+        check_kept(&machine, &fuse, &when).await;
+        check_at_work(&fuse, &cookie, &when).await;
+    }
 
     let rotate = "/v1/environments/fuse-worked?action=rotate-token";
     let forward = async || machine.set(&fuse, 30 * DAY).await;

@@ -211,7 +211,11 @@ impl Served {
     }
 
     pub(crate) async fn of(backend: Backend, settings: &[(&str, &str)]) -> Self {
-        let bench = Bench::of(backend, settings);
+        Self::on(Bench::of(backend, settings)).await
+    }
+
+    /// On a host that is there.
+    pub(crate) async fn on(bench: Bench) -> Self {
         let registry = Registry::start(bench.parts()).await.unwrap();
         let listener = server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -14,6 +14,7 @@ use super::error::TransferError;
 use super::pull::{PullBegun, record};
 use super::staging::{Form, Staging, Written};
 use crate::disk::{space, sparse_form};
+use crate::fail_point::place;
 use crate::file_error::failed;
 use crate::snapshot::{Snapshots, Stored};
 
@@ -110,6 +111,7 @@ impl Inner {
         let (images, digest) = (Arc::clone(&self.images), image.digest.to_owned());
         let adopt = move || images.adopt(&written.file.0, &digest);
         let adopted = tokio::task::spawn_blocking(adopt).await;
+        place("pull: image there");
         Ok(adopted.map_err(|_| TransferError::Lost)??)
     }
 
@@ -155,11 +157,14 @@ impl Inner {
         total: u64,
     ) -> Result<Written, TransferError> {
         let mut staging = Staging::begin(dir, blob.form, total);
+        place("pull: begun");
         if let Err(error) = self.fill(pull, blob, first, &mut staging, total).await {
             staging.discard().await;
             return Err(error);
         }
+        place("pull: received");
         let written = staging.finish().await?;
+        place("pull: written");
         if bool::from(written.digest.as_bytes().ct_eq(blob.digest.as_bytes())) {
             return Ok(written);
         }
@@ -312,6 +317,7 @@ fn put(
     let staged = snapshots.stage_as(id)?;
     let overlay = staged.files().overlay();
     fs::rename(&written.file.0, &overlay).map_err(failed("create", &overlay))?;
+    place("pull: moved");
     let mut stored = stored;
     stored.view = snapshots.commit(&staged, stored.clone())?;
     Ok(record(&stored))

@@ -210,6 +210,7 @@ impl BringUp<'_> {
         let limits = self.host.limits(self.meta);
         let made = self.host.cgroups.make(&spec.vm_id, &limits);
         made.map_err(|e| failed(e.into()))?;
+        place("group");
         let id = self.host.vmm.spawn(spec).map_err(|e| failed(e.into()))?;
         self.meta.process = Some(id);
         self.timings.note(Step::Spawn.name(), begun.elapsed());

@@ -37,6 +37,7 @@ pub(super) async fn run(actor: &mut Actor, from: &Held) -> Result<RestoreRespons
         let _best_effort = fs::remove_file(&disks.staged);
         return Err(error);
     }
+    place("restore: staged");
     // Whatever uses the guest ends: it is about to be another one.
     actor.enter(VmState::Booting);
     actor.vm.leases.close();
@@ -67,8 +68,10 @@ pub(super) async fn run(actor: &mut Actor, from: &Held) -> Result<RestoreRespons
     };
     match brought {
         Ok(clock_synced) => {
+            place("restore: up");
             let previous = disks.previous.clone();
             forget(&actor.meta.vm_id, previous).await;
+            place("restore: done");
             Ok(answer(actor, from, clock_synced))
         }
         Err(error) => Err(go_back(actor, disks, error).await),

@@ -17,6 +17,7 @@ use super::actor::Actor;
 use super::error::{LeaseError, SnapshotError};
 use crate::disk::sealed::{self, SealError, Sealed};
 use crate::disk::space;
+use crate::fail_point::place;
 use crate::report::chain;
 use crate::snapshot::{Staged, Stored};
 use crate::vmm::VmmError;
@@ -123,7 +124,9 @@ async fn disk(actor: &Actor, staged: &Staged) -> Result<Taken, SnapshotError> {
     let vm_id = &actor.meta.vm_id;
     match actor.vm.guest.freeze(HOLD, FLUSH_LIMIT).await {
         Ok(()) => {
+            place("snapshot: frozen");
             let (copied, held) = copy(actor, staged, thaw(actor)).await;
+            place("snapshot: thawed");
             let disk = copied?;
             if held {
                 return Ok(Taken { disk, pause: None });
@@ -188,10 +191,12 @@ async fn live(actor: &Actor, staged: &Staged) -> Result<Taken, SnapshotError> {
         resume(actor).await?;
         return Err(error);
     }
+    place("snapshot: paused");
     let sockets = actor.sockets();
     let files = staged.files();
     let memory = async {
         let saved = actor.host.vmm.save(&sockets, &files).await;
+        place("snapshot: saved");
         saved.map_err(SnapshotError::Vmm)
     };
     let (held, disk_held) = oneshot::channel();
@@ -210,6 +215,7 @@ async fn live(actor: &Actor, staged: &Staged) -> Result<Taken, SnapshotError> {
             return Err(SnapshotError::Lease(LeaseError::Deleted { id }));
         }
     };
+    place("snapshot: resumed");
     set_clock(actor).await;
     let pause = Some(resumed?);
     saved?;

@@ -11,6 +11,7 @@ use fuse_wire_host::{Endpoint, Expose, StartAgentRequest, StartAgentResponse, Vm
 use super::actor::Actor;
 use super::error::{LeaseError, SurfaceError};
 use super::meta::{Meta, Published};
+use crate::fail_point::place;
 use crate::vmm::process::log_tail;
 
 /// Where the control plane puts the token.
@@ -124,6 +125,7 @@ async fn publish(actor: &mut Actor, expose: &[Expose]) -> Result<(), SurfaceErro
         let store = actor.host.save(&meta).await;
         store.map_err(|source| SurfaceError::Store { id: id(), source })?;
         let rules = actor.host.firewall.set(actor.host.binding(&meta)).await;
+        place("publish: open");
         rules.map_err(|source| SurfaceError::Publish { id: id(), source })
     };
     let result = published.await;

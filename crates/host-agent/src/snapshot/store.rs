@@ -238,7 +238,9 @@ impl Snapshots {
         }
         place("snapshot: hidden");
         sync_dir(&self.root)?;
-        match fs::remove_dir_all(&removed) {
+        let gone = fs::remove_dir_all(&removed);
+        place("snapshot: gone");
+        match gone {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(failed("remove", &removed)(error).into())
             }

@@ -12,17 +12,22 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use fuse_wire_host::{Expose, ForkRequest, SnapshotRequest, StartAgentRequest, VmState};
+use fuse_wire_host::{
+    AgentToken, Expose, ForkRequest, Grant, PullRequest, SnapshotRequest, StartAgentRequest,
+    VmState,
+};
 
 use super::named;
 use crate::config::FIRECRACKER;
 use crate::fail_point;
 use crate::registry::Registry;
-use crate::testing::{Bench, in_netns, run};
+use crate::testing::{Bench, Served, in_netns, run};
 use crate::vmm::fake::Behaviour;
 
 /// What the program that dies is to do: operation, place, directory.
 const TASK: &str = "FUSE_MATRIX_TASK";
+/// Where it fetches a disk from, and the disk's digest.
+const PEER: &str = "FUSE_MATRIX_PEER";
 /// No operation has as many places.
 const MOST: u64 = 80;
 
@@ -51,11 +56,11 @@ async fn work(operation: &str, at: u64, dir: &Path) {
     let registry = Registry::start(bench.parts()).await.unwrap();
     registry.create(named("bystander")).await.unwrap();
     let mut snapshot = String::new();
-    if operation != "create" && operation != "undone" {
+    if !matches!(operation, "create" | "undone" | "pull") {
         registry.create(named("subject")).await.unwrap();
     }
-    if matches!(operation, "fork" | "restore") {
-        let request = SnapshotRequest::default();
+    if matches!(operation, "fork" | "restore" | "live-restore" | "forget") {
+        let request = of_kind(operation);
         snapshot = registry
             .snapshot("subject", request)
             .await
@@ -88,24 +93,67 @@ async fn work(operation: &str, at: u64, dir: &Path) {
             };
             registry.start_agent("subject", request).await.unwrap();
         }
-        "snapshot" => {
-            registry
-                .snapshot("subject", SnapshotRequest::default())
-                .await
-                .unwrap();
+        "snapshot" | "live-snapshot" => {
+            let taken = registry.snapshot("subject", of_kind(operation)).await;
+            taken.unwrap();
         }
-        "restore" => drop(registry.restore("subject", &snapshot).await.unwrap()),
+        "restore" | "live-restore" => drop(registry.restore("subject", &snapshot).await.unwrap()),
+        "forget" => registry.delete_snapshot(&snapshot).await.unwrap(),
+        "pull" => pull(&registry, &std::env::var(PEER).unwrap()).await,
         "destroy" => registry.delete("subject").await.unwrap(),
         other => panic!("no operation {other}"),
     }
     fail_point::arm(0);
 }
 
+/// Live where the machine goes on from it, or where it is what is tested.
+fn of_kind(operation: &str) -> SnapshotRequest {
+    SnapshotRequest {
+        live: Some(matches!(
+            operation,
+            "live-snapshot" | "live-restore" | "forget"
+        )),
+        ..SnapshotRequest::default()
+    }
+}
+
+/// Fetches what the peer has.
+async fn pull(registry: &Registry, peer: &str) {
+    let (url, digest) = peer.split_once(' ').unwrap();
+    let limit = std::time::Duration::from_secs(300);
+    let request = PullRequest {
+        peer_url: url.to_owned(),
+        grant: Grant::mint(&AgentToken::new("t0ken"), digest, limit).unwrap(),
+        ..PullRequest::default()
+    };
+    let pulled = registry.artifacts().pull(digest, request).unwrap();
+    assert_eq!(pulled.ended().await.unwrap().digest, digest);
+}
+
+/// An agent with a base image and a snapshot that the one that dies does not have.
+async fn peer() -> (Served, String) {
+    let settings = [
+        ("FUSE_NFT_TABLE", "peer"),
+        ("FUSE_TAP_PREFIX", "peer"),
+        ("FUSE_SUBNET", "10.210.0.0/16"),
+    ];
+    let bench = Bench::with(&settings);
+    let base = bench.dir.path().join("rootfs-fused.ext4");
+    std::fs::write(base, b"an image of its own").unwrap();
+    let peer = Served::on(bench).await;
+    peer.registry.create(named("origin")).await.unwrap();
+    let taken = peer.registry.snapshot("origin", SnapshotRequest::default());
+    let taken = taken.await.unwrap();
+    let place = format!("http://{} {}", peer.address, taken.digest);
+    (peer, place)
+}
+
 /// Runs the operation in a program that dies at its place. Whether it did.
-fn died(operation: &str, at: u64, dir: &Path) -> bool {
+fn died(operation: &str, at: u64, dir: &Path, peer: &str) -> bool {
     let done = Command::new(std::env::current_exe().unwrap())
         .args(["registry::tests::matrix::child", "--exact", "--nocapture"])
         .env(TASK, format!("{operation} {at} {}", dir.display()))
+        .env(PEER, peer)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
@@ -115,7 +163,7 @@ fn died(operation: &str, at: u64, dir: &Path) -> bool {
 }
 
 /// Starts an agent where one has died and checks what there is.
-async fn recover(operation: &str, at: u64, dir: &Path) {
+async fn recover(operation: &str, at: u64, dir: &Path, peer: &str) {
     let place = format!("{operation} at {at}");
     let bench = Bench::at(dir.to_owned(), FIRECRACKER, &[]);
     let registry = Registry::start(bench.parts()).await.unwrap();
@@ -130,7 +178,7 @@ async fn recover(operation: &str, at: u64, dir: &Path) {
         vms.iter().all(|vm| vm.state == Some(VmState::Running)),
         "{place}: {vms:?}"
     );
-    if !matches!(operation, "create" | "undone" | "destroy") {
+    if !matches!(operation, "create" | "undone" | "destroy" | "pull") {
         assert!(ids.contains("subject"), "{place}: {ids:?}");
     }
     check_host(&bench, ids.len(), &place);
@@ -142,6 +190,18 @@ async fn recover(operation: &str, at: u64, dir: &Path) {
     }
     assert_eq!(bench.leftovers(), Vec::<String>::new(), "{place}");
     check_host(&bench, 0, &place);
+    if operation == "pull" {
+        let paths = &bench.config.paths;
+        let dirs = [
+            paths.state.join("artifact-pull-tmp"),
+            paths.state.join("images"),
+        ];
+        let partial = dirs.iter().flat_map(|dir| files(dir));
+        let partial: Vec<_> = partial.filter(|name| name.starts_with("pull-")).collect();
+        assert!(partial.is_empty(), "{place}: {partial:?}");
+        // Again, whether or not it is there.
+        pull(&registry, peer).await;
+    }
     // Each is whole: what is there by its name is known by it.
     for id in files(registry.host().snapshots.dir()) {
         registry.delete_snapshot(&id).await.unwrap();
@@ -165,8 +225,8 @@ fn check_host(bench: &Bench, vms: usize, place: &str) {
 }
 
 fn files(dir: &Path) -> Vec<String> {
-    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
-    let names = std::fs::read_dir(dir).unwrap().map(name);
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name());
     names.map(|name| name.into_string().unwrap()).collect()
 }
 
@@ -186,14 +246,27 @@ fn matrix(operation: &'static str) {
         let (sender, answer) = std::sync::mpsc::channel();
         in_netns(move || async move {
             let dir = tempfile::tempdir().unwrap();
-            let died = died(operation, at, dir.path());
-            recover(operation, at, dir.path()).await;
+            let (peer, place) = if operation == "pull" {
+                let (peer, place) = peer().await;
+                (Some(peer), place)
+            } else {
+                (None, String::new())
+            };
+            let (there, from) = (dir.path().to_owned(), place.clone());
+            // Beside the peer, which serves it.
+            let died = tokio::task::spawn_blocking(move || died(operation, at, &there, &from));
+            let died = died.await.unwrap();
+            recover(operation, at, dir.path(), &place).await;
+            if let Some(peer) = peer {
+                peer.registry.delete("origin").await.unwrap();
+                peer.stop().await;
+            }
             sender.send(died).unwrap();
         });
         match answer.recv() {
             Ok(true) => {}
             Ok(false) => {
-                assert!(at > 3, "{operation} has places");
+                assert!(at > 2, "{operation} has places");
                 let count = at - 1;
                 // Past the capture of the test harness.
                 writeln!(
@@ -236,8 +309,28 @@ fn a_snapshot_that_dies() {
 }
 
 #[test]
+fn a_live_snapshot_that_dies() {
+    matrix("live-snapshot");
+}
+
+#[test]
+fn the_end_of_a_snapshot_that_dies() {
+    matrix("forget");
+}
+
+#[test]
 fn a_restore_that_dies() {
     matrix("restore");
+}
+
+#[test]
+fn a_live_restore_that_dies() {
+    matrix("live-restore");
+}
+
+#[test]
+fn a_pull_that_dies() {
+    matrix("pull");
 }
 
 #[test]

@@ -16,11 +16,12 @@ pub(crate) enum ClockError {
     Refused(#[source] std::io::Error),
 }
 
-/// Sets the clock; returns by how many microseconds it moved.
+/// Sets the clock; returns by how many microseconds it moved. One that is off by no more than
+/// `tolerance` microseconds is left as it is: whoever measures by it is not disturbed.
 ///
 /// # Errors
 /// A time before 1970, or the kernel refuses.
-pub(crate) fn set(unix_micros: i64) -> Result<i64, ClockError> {
+pub(crate) fn set(unix_micros: i64, tolerance: u64) -> Result<i64, ClockError> {
     let invalid = ClockError::Invalid(unix_micros);
     let Ok(micros) = u64::try_from(unix_micros) else {
         return Err(invalid);
@@ -32,8 +33,12 @@ pub(crate) fn set(unix_micros: i64) -> Result<i64, ClockError> {
     let before = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
+    let before = i64::try_from(before.as_micros()).unwrap_or(i64::MAX);
+    let offset = unix_micros.saturating_sub(before);
+    if offset.unsigned_abs() <= tolerance {
+        return Ok(0);
+    }
     rustix::time::clock_settime(ClockId::Realtime, spec)
         .map_err(|e| ClockError::Refused(e.into()))?;
-    let before = i64::try_from(before.as_micros()).unwrap_or(i64::MAX);
-    Ok(unix_micros.saturating_sub(before))
+    Ok(offset)
 }

@@ -16,6 +16,7 @@ pub mod artifact;
 pub mod capacity;
 pub mod cgroup;
 pub mod check;
+mod clock_set;
 pub mod config;
 mod dir_watch;
 pub mod disk;

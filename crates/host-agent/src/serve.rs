@@ -13,6 +13,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::clock_set::ClockSet;
 use crate::config::{Config, PublicHost, PublicHostError};
 use crate::http::{App, server};
 use crate::net::firewall::{self, Verdict};
@@ -25,6 +26,9 @@ use fuse_daemon::log::chain;
 
 /// How often the packet rules are compared with what they should be.
 const VERIFY_EVERY: Duration = Duration::from_secs(60);
+/// How often guests are told what time it is. No two clocks run alike: in this time they are a few
+/// hundredths of a second apart at most.
+const CLOCKS_EVERY: Duration = Duration::from_secs(600);
 /// How often the VMs' logs are measured.
 const LOGS_EVERY: Duration = Duration::from_secs(10);
 /// Longest log of a VM in bytes; as much again is kept of what was before.
@@ -87,6 +91,7 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
     warn_of_dropping_chains(&nft, &config).await;
     let housekeeping = TaskTracker::new();
     housekeeping.spawn(keep_rules(registry.clone(), shutdown.clone()));
+    housekeeping.spawn(keep_clocks(registry.clone(), shutdown.clone()));
     housekeeping.spawn(keep_logs(registry.clone(), shutdown.clone()));
     housekeeping.spawn(until(shutdown.clone(), systemd::keep_alive()));
     housekeeping.close();
@@ -186,6 +191,33 @@ async fn keep_rules(registry: Registry, shutdown: CancellationToken) {
             }
         };
         registry.host().metrics.rules(outcome);
+    }
+}
+
+/// Guests go by the clock of their host, also when it was set, and after the host has slept.
+async fn keep_clocks(registry: Registry, shutdown: CancellationToken) {
+    let clock = ClockSet::watch();
+    if let Err(error) = &clock {
+        tracing::warn!(%error, "a clock that is set is not noticed at once");
+    }
+    let was_set = async || match &clock {
+        Ok(clock) => clock.next().await,
+        Err(_) => std::future::pending().await,
+    };
+    let mut tick = tokio::time::interval(CLOCKS_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick comes at once, and who runs was told when this agent found it.
+    tick.tick().await;
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            Ok(()) = was_set() => tracing::info!("the clock of the host was set"),
+            () = shutdown.cancelled() => return,
+        }
+        tokio::select! {
+            () = registry.set_clocks() => {}
+            () = shutdown.cancelled() => return,
+        }
     }
 }
 

@@ -183,12 +183,15 @@ pub struct UploadResponse {
 pub struct ClockRequest {
     /// Microseconds since the Unix epoch, UTC.
     pub unix_micros: i64,
+    /// A clock that is off by no more than this is left as it is. Older agents set it all the same.
+    #[serde(default)]
+    pub tolerance_micros: u64,
 }
 
 /// Answer to a clock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockResponse {
-    /// What was added to the guest's clock, in microseconds.
+    /// What was added to the guest's clock, in microseconds; 0 if it was left as it is.
     pub offset_micros: i64,
 }
 

@@ -41,11 +41,15 @@ pub struct ThawResponse {
     pub held: bool,
 }
 
-/// Randomness for the guest's kernel, so that no two guests that start alike go on alike.
+/// What a guest that has just booted cannot have of itself: randomness for its kernel, so that no two
+/// guests that start alike go on alike, and the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeedRequest {
     /// [`SEED_BYTES`] random bytes.
     pub seed_b64: Blob,
+    /// Microseconds since the Unix epoch, UTC. Older agents leave their clock as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_micros: Option<i64>,
 }
 
 /// Tells a guest that it goes on from a snapshot.

@@ -7,6 +7,7 @@ mod abuse;
 mod artifacts;
 mod bad_input;
 mod bad_links;
+mod clock;
 mod containers;
 mod examples;
 mod exec;
@@ -98,6 +99,10 @@ fn trials(suite: &Suite) -> Vec<Trial> {
         suite.trial(
             "lifecycle::from_snapshot_to_drain",
             lifecycle::from_snapshot_to_drain,
+        ),
+        suite.trial(
+            "clock::guests_know_what_time_it_is",
+            clock::guests_know_what_time_it_is,
         ),
         suite.trial("local::up_status_down_up", local::up_status_down_up),
         suite.trial(

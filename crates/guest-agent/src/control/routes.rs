@@ -122,7 +122,11 @@ async fn next_batch(chunks: &mut BodyDataStream) -> Result<Vec<Bytes>, ApiError>
 }
 
 async fn set_clock(body: JsonBody<ClockRequest>) -> Result<Json<ClockResponse>, ApiError> {
-    let offset_micros = clock::set(body.value.unix_micros)?;
+    let ClockRequest {
+        unix_micros,
+        tolerance_micros,
+    } = body.value;
+    let offset_micros = clock::set(unix_micros, tolerance_micros)?;
     Ok(Json(ClockResponse { offset_micros }))
 }
 

@@ -44,6 +44,9 @@ async fn thaw(State(control): Shared) -> Result<Json<ThawResponse>, ApiError> {
 }
 
 async fn take_seed(body: JsonBody<SeedRequest>) -> Result<StatusCode, ApiError> {
+    if let Some(unix_micros) = body.value.unix_micros {
+        clock::set(unix_micros, 0)?;
+    }
     apply_seed(body.value.seed_b64.0).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -53,7 +56,7 @@ async fn resumed(
     State(control): Shared,
     body: JsonBody<ResumedRequest>,
 ) -> Result<Json<ClockResponse>, ApiError> {
-    let offset_micros = clock::set(body.value.unix_micros)?;
+    let offset_micros = clock::set(body.value.unix_micros, 0)?;
     apply_seed(body.value.seed_b64.0).await?;
     // A snapshot may have been taken in the middle of another one.
     let freezer = Arc::clone(&control.freezer);

@@ -188,12 +188,15 @@ impl GuestClient {
         serde_json::from_slice(&answer.await?).map_err(GuestError::Malformed)
     }
 
-    /// Gives the guest's kernel randomness.
+    /// Gives the guest's kernel randomness, and the time.
     ///
     /// # Errors
     /// See [`GuestError`]; an older guest agent refuses.
     pub async fn seed(&self, limit: Duration) -> Result<(), GuestError> {
-        let request = SeedRequest { seed_b64: fresh() };
+        let request = SeedRequest {
+            seed_b64: fresh(),
+            unix_micros: Some(now_micros()),
+        };
         let body = serde_json::to_vec(&request).map_err(GuestError::Malformed)?;
         let path = snapshot::path::SEED;
         self.call(http::Method::POST, path, body, limit)
@@ -207,7 +210,7 @@ impl GuestClient {
     /// See [`GuestError`]; an older guest agent refuses.
     pub async fn resumed(&self, limit: Duration) -> Result<(), GuestError> {
         let request = ResumedRequest {
-            unix_micros: jiff::Timestamp::now().as_microsecond(),
+            unix_micros: now_micros(),
             seed_b64: fresh(),
         };
         let path = snapshot::path::RESUMED;
@@ -216,13 +219,14 @@ impl GuestClient {
             .map(drop)
     }
 
-    /// Sets the guest's clock.
+    /// Sets the guest's clock, if it is off by more than `tolerance`.
     ///
     /// # Errors
     /// See [`GuestError`].
-    pub async fn set_clock(&self, limit: Duration) -> Result<(), GuestError> {
+    pub async fn set_clock(&self, tolerance: Duration, limit: Duration) -> Result<(), GuestError> {
         let request = ClockRequest {
-            unix_micros: jiff::Timestamp::now().as_microsecond(),
+            unix_micros: now_micros(),
+            tolerance_micros: u64::try_from(tolerance.as_micros()).unwrap_or(u64::MAX),
         };
         self.post::<_, ClockResponse>(path::CLOCK, &request, limit)
             .await
@@ -304,6 +308,11 @@ impl GuestClient {
         }
         Err(refusal(status, &body))
     }
+}
+
+/// What a guest's clock is to show.
+fn now_micros() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
 }
 
 /// Random bytes that are given once.

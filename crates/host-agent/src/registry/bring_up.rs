@@ -14,7 +14,7 @@
 //! journal is always right about what there is.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuse_wire_guest::{READY_PORT, Ready};
 use fuse_wire_host::limits::BOOT_QUEUE_LIMIT;
@@ -22,6 +22,7 @@ use fuse_wire_host::vm::guest_version;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
+use super::clock;
 use super::error::StepError;
 use super::host::Host;
 use super::journal::{Journal, Undo, When, remove_sockets};
@@ -123,7 +124,7 @@ pub(super) struct Up {
 #[derive(Debug)]
 pub(super) struct BringUp<'a> {
     pub(super) host: &'a Arc<Host>,
-    pub(super) vm: &'a Vm,
+    pub(super) vm: &'a Arc<Vm>,
     pub(super) meta: &'a mut Meta,
     pub(super) journal: &'a mut Journal,
     pub(super) timings: &'a Timings,
@@ -136,7 +137,7 @@ impl BringUp<'_> {
             .host
             .machine(self.meta)
             .map_err(|e| Failure::Step(Step::Configure, e))?;
-        let host_work = std::time::Instant::now();
+        let host_work = Instant::now();
         if let Kind::Create(_) = kind {
             self.directory().await?;
         }
@@ -202,7 +203,7 @@ impl BringUp<'_> {
     /// Starts the VMM. Nothing is awaited until the pid is noted, so a started process is never lost.
     fn spawn(&mut self, spec: &MachineSpec) -> Result<Process, Failure> {
         self.check(Step::Spawn, When::Before)?;
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let failed = |error: StepError| Failure::Step(Step::Spawn, error);
         if let Err(error) = remove_sockets(self.host, &spec.vm_id) {
             tracing::warn!(vm_id = spec.vm_id, %error, "a socket is in the way");
@@ -292,7 +293,7 @@ impl BringUp<'_> {
 
     /// Waits for a turn to boot.
     async fn turn(&self, kind: Kind<'_>) -> Result<SemaphorePermit<'_>, Failure> {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let turn = async {
             let turn = self.host.boot_turns.acquire();
             let turn = match kind {
@@ -313,7 +314,7 @@ impl BringUp<'_> {
 
     /// Starts the machine and waits for what the guest says of itself.
     async fn boot(&self, spec: &MachineSpec, process: &Process) -> Result<Ready, Failure> {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let transport = self.host.vmm.transport(&spec.sockets);
         self.check(Step::Boot, When::Before)?;
         let start = async {
@@ -379,11 +380,18 @@ impl BringUp<'_> {
         }
     }
 
-    /// Guests that begin with the same disk must not go on with the same random numbers.
+    /// Guests that begin with the same disk must not go on with the same random numbers, and a
+    /// machine's own clock knows whole seconds at best.
     async fn seed(&self) {
-        if let Err(error) = self.vm.guest.seed(SEED_LIMIT).await {
+        let begun = Instant::now();
+        let seeded = match self.vm.guest.seed(SEED_LIMIT).await {
+            Ok(()) => clock::correct(&self.vm.guest, begun).await,
+            error => error,
+        };
+        if let Err(error) = seeded {
             let vm_id = &self.meta.vm_id;
             tracing::debug!(vm_id, error = chain(&error), "guest not given a seed");
+            clock::set_soon(self.host, self.vm).await;
         }
     }
 
@@ -455,10 +463,11 @@ async fn within<T>(
 /// its clock all the same. Returns whether it did.
 async fn resumed(guest: &GuestClient) -> bool {
     loop {
+        let begun = Instant::now();
         match guest.resumed(RESUME_LIMIT).await {
-            Ok(()) => return true,
+            Ok(()) => return clock::correct(guest, begun).await.is_ok(),
             Err(GuestError::Refused { .. } | GuestError::Failed { .. }) => {
-                let set = guest.set_clock(RESUME_LIMIT).await;
+                let set = clock::set(guest).await;
                 if let Err(error) = &set {
                     tracing::warn!(error = chain(error), "a resumed guest keeps its old clock");
                 }

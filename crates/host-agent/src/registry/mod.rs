@@ -16,6 +16,7 @@
 
 mod actor;
 mod bring_up;
+mod clock;
 mod create;
 mod error;
 mod host;

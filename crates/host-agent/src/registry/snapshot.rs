@@ -14,6 +14,7 @@ use fuse_wire_host::{Snapshot, SnapshotKind, SnapshotRequest, VmState};
 use tokio::sync::oneshot;
 
 use super::actor::Actor;
+use super::clock;
 use super::error::{LeaseError, SnapshotError};
 use crate::disk::sealed::{self, SealError, Sealed};
 use crate::disk::space;
@@ -29,8 +30,6 @@ const HOLD: Duration = Duration::from_secs(20);
 const FLUSH_LIMIT: Duration = Duration::from_secs(20);
 /// Bound of ending a freeze.
 const THAW_LIMIT: Duration = Duration::from_secs(5);
-/// Bound of setting the clock after a pause.
-const CLOCK_LIMIT: Duration = Duration::from_secs(1);
 /// Bound of letting a machine go on.
 const RESUME_LIMIT: Duration = Duration::from_secs(20);
 /// How often a paused machine is told to go on before it is given up.
@@ -171,7 +170,7 @@ async fn paused_disk(actor: &Actor, staged: &Staged) -> Result<Taken, SnapshotEr
         return Err(error);
     }
     let (disk, resumed) = copy(actor, staged, release).await;
-    set_clock(actor).await;
+    clock::set_soon(&actor.host, &actor.vm).await;
     let pause = Some(resumed?);
     Ok(Taken { disk: disk?, pause })
 }
@@ -216,7 +215,7 @@ async fn live(actor: &Actor, staged: &Staged) -> Result<Taken, SnapshotError> {
         }
     };
     place("snapshot: resumed");
-    set_clock(actor).await;
+    clock::set_soon(&actor.host, &actor.vm).await;
     let pause = Some(resumed?);
     saved?;
     Ok(Taken { disk: disk?, pause })
@@ -316,6 +315,8 @@ pub(super) async fn resume_adopted(actor: &Actor) {
         thawed = actor.vm.guest.thaw(THAW_LIMIT) => {
             let vm_id = &actor.meta.vm_id;
             tracing::debug!(vm_id, ?thawed, "the disk is not held still");
+            // Its clock stood still for as long as nobody was there.
+            clock::set_later(&actor.host, &actor.vm);
         }
         () = actor.vm.stop.cancelled() => {}
         () = actor.host.shutdown.cancelled() => {}
@@ -339,12 +340,4 @@ async fn resume(actor: &Actor) -> Result<(), SnapshotError> {
         "the machine stays paused"
     );
     Err(SnapshotError::NotResumed { id, source })
-}
-
-/// The guest's clock stood still too.
-async fn set_clock(actor: &Actor) {
-    if let Err(error) = actor.vm.guest.set_clock(CLOCK_LIMIT).await {
-        let vm_id = &actor.meta.vm_id;
-        tracing::warn!(vm_id, error = chain(&error), "the guest's clock is behind");
-    }
 }

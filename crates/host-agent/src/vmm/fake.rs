@@ -15,7 +15,7 @@ use fuse_wire_guest::control::{
     ClockResponse, ErrorBody, ExecRequest, ExecResponse, Status, SurfaceRequest, SurfaceStatus,
     UploadFile, UploadRequest, UploadResponse, path,
 };
-use fuse_wire_guest::snapshot::{self, FreezeRequest, FreezeResponse, ThawResponse};
+use fuse_wire_guest::snapshot::{self, FreezeRequest, FreezeResponse, SeedRequest, ThawResponse};
 use fuse_wire_guest::{GENERATION, READY_PORT, Ready, vsock};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -67,6 +67,10 @@ pub(crate) struct Told {
     pub(crate) power_offs: usize,
     /// What concerns snapshots, in order.
     pub(crate) snapshots: Vec<String>,
+    /// How often it was told the time, those when it began included.
+    pub(crate) clocks: usize,
+    /// Calls to set its clock that break off before it has answered.
+    deaf: usize,
 }
 
 /// Processes that were started, those that have ended included.
@@ -108,6 +112,11 @@ impl FakeVmm {
 
     pub(crate) fn told(&self) -> Told {
         self.told.lock().unwrap().clone()
+    }
+
+    /// As many of the next calls to set a clock break off.
+    pub(crate) fn deafen(&self, calls: usize) {
+        self.told.lock().unwrap().deaf = calls;
     }
 
     /// Pids of its processes that still run.
@@ -345,32 +354,15 @@ async fn answer(
     told: Arc<Mutex<Told>>,
     started: Started,
     behaviour: Behaviour,
-) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+) -> std::io::Result<Response<Full<Bytes>>> {
     let route = request.uri().path().to_owned();
     let query = request.uri().query().map(str::to_owned);
     let body = request.into_body().collect().await.unwrap().to_bytes();
-    let note = |what: &str| told.lock().unwrap().snapshots.push(what.to_owned());
+    if let Some(answer) = answer_host(&route, &body, &told, &behaviour) {
+        return answer;
+    }
     let surface = behaviour != Behaviour::NoSurface;
     Ok(match route.as_str() {
-        snapshot::path::FREEZE if behaviour == Behaviour::NoFreeze => {
-            refuse(StatusCode::NOT_FOUND, "no such route")
-        }
-        snapshot::path::FREEZE => {
-            let request: FreezeRequest = serde_json::from_slice(&body).unwrap();
-            let frozen = request.hold_ms > 0;
-            note(if frozen { "freeze" } else { "sync" });
-            json(&FreezeResponse { frozen })
-        }
-        snapshot::path::THAW => {
-            note("thaw");
-            let held = behaviour != Behaviour::ShortHold;
-            json(&ThawResponse { held })
-        }
-        snapshot::path::RESUMED => {
-            note("resumed");
-            json(&ClockResponse { offset_micros: 1 })
-        }
-        path::CLOCK => json(&ClockResponse { offset_micros: 1 }),
         path::EXEC => {
             let request: ExecRequest = serde_json::from_slice(&body).unwrap();
             told.lock().unwrap().execs.push(request.clone());
@@ -423,6 +415,55 @@ async fn answer(
         }
         _ => refuse(StatusCode::NOT_FOUND, "no such route"),
     })
+}
+
+/// What hosts tell guests around a snapshot, and what time it is.
+fn answer_host(
+    route: &str,
+    body: &Bytes,
+    told: &Mutex<Told>,
+    behaviour: &Behaviour,
+) -> Option<std::io::Result<Response<Full<Bytes>>>> {
+    let note = |what: &str| told.lock().unwrap().snapshots.push(what.to_owned());
+    Some(Ok(match route {
+        snapshot::path::FREEZE if *behaviour == Behaviour::NoFreeze => {
+            refuse(StatusCode::NOT_FOUND, "no such route")
+        }
+        snapshot::path::FREEZE => {
+            let request: FreezeRequest = serde_json::from_slice(body).unwrap();
+            let frozen = request.hold_ms > 0;
+            note(if frozen { "freeze" } else { "sync" });
+            json(&FreezeResponse { frozen })
+        }
+        snapshot::path::THAW => {
+            note("thaw");
+            let held = *behaviour != Behaviour::ShortHold;
+            json(&ThawResponse { held })
+        }
+        snapshot::path::SEED => {
+            let request: SeedRequest = serde_json::from_slice(body).unwrap();
+            let told_time = usize::from(request.unix_micros.is_some());
+            told.lock().unwrap().clocks += told_time;
+            let mut taken = Response::new(Full::default());
+            *taken.status_mut() = StatusCode::NO_CONTENT;
+            taken
+        }
+        snapshot::path::RESUMED => {
+            note("resumed");
+            told.lock().unwrap().clocks += 1;
+            json(&ClockResponse { offset_micros: 1 })
+        }
+        path::CLOCK => {
+            let mut told = told.lock().unwrap();
+            if let Some(left) = told.deaf.checked_sub(1) {
+                told.deaf = left;
+                return Some(Err(std::io::ErrorKind::BrokenPipe.into()));
+            }
+            told.clocks += 1;
+            json(&ClockResponse { offset_micros: 1 })
+        }
+        _ => return None,
+    }))
 }
 
 fn status() -> Status {

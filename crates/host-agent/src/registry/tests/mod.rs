@@ -1,5 +1,6 @@
 //! The registry on a fake VMM, with real devices and packet rules in a network namespace.
 
+mod clock;
 mod create;
 mod gpus;
 mod lifecycle;

@@ -1,10 +1,10 @@
 //! Bringing a VM up: from nothing to a guest that answers.
 //!
 //! ```text
-//! directory ─> spawn ┬─> disk ──┬─> configure ─> turn ─> start ─> boot
-//!                    ├─> tap ───┤
-//!                    ├─> rules ─┤
-//!                    └─> open ──┘
+//! directory ┬─> spawn ─> open ─┬─> configure ─> turn ─> start ─> boot
+//!           ├─> disk ──────────┤
+//!           ├─> tap ───────────┤
+//!           └─> rules ─────────┘
 //! ```
 //!
 //! A VMM that is told the whole machine when it starts is spawned after what the machine is made of.
@@ -35,7 +35,7 @@ use crate::guest::{GuestClient, GuestError};
 use crate::report::chain;
 use crate::snapshot::Held;
 use crate::vmm::process::log_tail;
-use crate::vmm::{MachineSpec, Process, VmmError};
+use crate::vmm::{MachineSpec, Process, ProcessId, VmmError};
 
 /// How long a resumed guest may take to answer.
 const RESUME_LIMIT: Duration = Duration::from_secs(30);
@@ -151,16 +151,7 @@ impl BringUp<'_> {
         ] {
             self.journal.will(undo);
         }
-        let process = if self.host.vmm.limits().told_at_start {
-            self.side_by_side(kind, None).await?;
-            let process = self.spawn(&spec)?;
-            self.open(&spec, &process).await?;
-            process
-        } else {
-            let process = self.spawn(&spec)?;
-            self.side_by_side(kind, Some((&spec, &process))).await?;
-            process
-        };
+        let process = self.parts(kind, &spec).await?;
         if let Kind::Resume(from) = kind {
             let clock_synced = Some(self.load(&spec, &process, from).await?);
             self.meta.boot_id.clone_from(&from.stored().boot_id);
@@ -200,8 +191,37 @@ impl BringUp<'_> {
         self.step(Step::Directory, work).await
     }
 
-    /// Starts the VMM. Nothing is awaited until the pid is noted, so a started process is never lost.
-    fn spawn(&mut self, spec: &MachineSpec) -> Result<Process, Failure> {
+    /// Makes what the machine is made of and starts the VMM, side by side where that is possible. All
+    /// of it ends before the first failure is returned.
+    async fn parts(&mut self, kind: Kind<'_>, spec: &MachineSpec) -> Result<Process, Failure> {
+        if self.host.vmm.limits().told_at_start {
+            self.side_by_side(kind).await?;
+            let (id, process) = self.vmm(spec).await;
+            self.meta.process = id;
+            return process;
+        }
+        // The last is what keeps this thread busy: the others are on their way by then.
+        let (made, (id, process)) = tokio::join!(self.side_by_side(kind), self.vmm(spec));
+        self.meta.process = id;
+        made.and(process)
+    }
+
+    /// Starts the VMM, and waits until it can be told something. A process that was started is named
+    /// whatever happens then.
+    async fn vmm(&self, spec: &MachineSpec) -> (Option<ProcessId>, Result<Process, Failure>) {
+        let id = match self.spawn(spec) {
+            Ok(id) => id,
+            Err(failure) => return (None, Err(failure)),
+        };
+        let open = async {
+            let process = self.watch(spec, id)?;
+            self.open(spec, &process).await?;
+            Ok(process)
+        };
+        (Some(id), open.await)
+    }
+
+    fn spawn(&self, spec: &MachineSpec) -> Result<ProcessId, Failure> {
         self.check(Step::Spawn, When::Before)?;
         let begun = Instant::now();
         let failed = |error: StepError| Failure::Step(Step::Spawn, error);
@@ -213,29 +233,19 @@ impl BringUp<'_> {
         made.map_err(|e| failed(e.into()))?;
         place("group");
         let id = self.host.vmm.spawn(spec).map_err(|e| failed(e.into()))?;
-        self.meta.process = Some(id);
         self.timings.note(Step::Spawn.name(), begun.elapsed());
+        Ok(id)
+    }
+
+    fn watch(&self, spec: &MachineSpec, id: ProcessId) -> Result<Process, Failure> {
         self.check(Step::Spawn, When::After)?;
-        let watch = |source| {
-            failed(
-                VmmError::Watch {
-                    pid: id.pid,
-                    source,
-                }
-                .into(),
-            )
-        };
-        let ended = || {
-            let log = log_tail(&spec.log);
-            failed(
-                VmmError::Ended {
-                    during: "its start",
-                    log,
-                }
-                .into(),
-            )
-        };
-        Process::find(id).map_err(watch)?.ok_or_else(ended)
+        let failed = |error: VmmError| Failure::Step(Step::Spawn, error.into());
+        let pid = id.pid;
+        let found = Process::find(id).map_err(|source| failed(VmmError::Watch { pid, source }))?;
+        found.ok_or_else(|| {
+            let (during, log) = ("its start", log_tail(&spec.log));
+            failed(VmmError::Ended { during, log })
+        })
     }
 
     /// Waits until the VMM can be told something.
@@ -245,12 +255,8 @@ impl BringUp<'_> {
         self.step(Step::Open, open).await
     }
 
-    /// What does not depend on each other. All of it ends before the first failure is returned.
-    async fn side_by_side(
-        &self,
-        kind: Kind<'_>,
-        vmm: Option<(&MachineSpec, &Process)>,
-    ) -> Result<(), Failure> {
+    /// What neither depends on each other nor on the VMM.
+    async fn side_by_side(&self, kind: Kind<'_>) -> Result<(), Failure> {
         for step in [Step::Disk, Step::Tap, Step::Rules] {
             self.check(step, When::Before)?;
         }
@@ -276,19 +282,12 @@ impl BringUp<'_> {
         let user = self.host.vmm.user(self.meta.slot.index);
         let tap = async { Ok(self.host.links.create(&self.meta.slot, user).await?) };
         let rules = async { Ok(self.host.firewall.set(binding).await?) };
-        let open = async {
-            match vmm {
-                Some((spec, process)) => self.open(spec, process).await,
-                None => Ok(()),
-            }
-        };
-        let (disk, tap, rules, open) = tokio::join!(
+        let (disk, tap, rules) = tokio::join!(
             self.step(Step::Disk, disk),
             self.step(Step::Tap, tap),
             self.step(Step::Rules, rules),
-            open,
         );
-        disk.and(tap).and(rules).and(open)
+        disk.and(tap).and(rules)
     }
 
     /// Waits for a turn to boot.

@@ -180,6 +180,8 @@ pub(super) struct Parameter {
     pub(super) place: &'static str,
     pub(super) name: &'static str,
     pub(super) description: &'static str,
+    /// Of one that the call needs: what it may look like.
+    pub(super) example: Option<&'static str>,
 }
 
 /// What a method of a path does.
@@ -245,6 +247,23 @@ impl Operation {
             place,
             name,
             description,
+            example: None,
+        });
+        self
+    }
+
+    /// One without which the call is refused.
+    pub(super) fn needs_query(
+        mut self,
+        name: &'static str,
+        description: &'static str,
+        example: &'static str,
+    ) -> Self {
+        self.parameters.push(Parameter {
+            place: "query",
+            name,
+            description,
+            example: Some(example),
         });
         self
     }

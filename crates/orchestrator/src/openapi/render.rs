@@ -167,11 +167,15 @@ fn parameters(operation: &Operation, actions: &[&str]) -> Vec<Value> {
         }));
     }
     out.extend(operation.parameters.iter().map(|parameter| {
-        json!({
-            "name": parameter.name, "in": parameter.place, "required": false,
+        let mut described = json!({
+            "name": parameter.name, "in": parameter.place, "required": parameter.example.is_some(),
             "description": parameter.description,
             "schema": {"type": "string"},
-        })
+        });
+        if let Some(example) = parameter.example {
+            described["example"] = json!(example);
+        }
+        described
     }));
     out
 }

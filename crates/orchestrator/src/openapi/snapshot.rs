@@ -12,6 +12,8 @@ use super::{
 };
 
 const SNAPSHOTS: (&str, &str) = ("Snapshots", "The snapshot's id.");
+/// What `fuse build` derives from a step: 64 hexadecimal digits.
+const LAYER_KEY: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 const UNKNOWN: &str = "no such snapshot";
 const NOT_RUNNING: &str = "the environment is not `running`, or another operation is under way";
 const KEY: &str = "1 to 255 visible ASCII characters. For 24 hours a repeat of the request with \
@@ -60,8 +62,8 @@ pub(super) fn operations() -> Vec<Operation> {
             SNAPSHOTS,
             resolve(),
         )
-        .query("layer_key", "Key of the layer; required.")
-        .query("arch", "Architecture that it is for; required."),
+        .needs_query("layer_key", "Key of the layer.", LAYER_KEY)
+        .needs_query("arch", "Architecture that it is for.", "amd64"),
         Operation::new(
             ("GET", "/v1/snapshots/{snapshotId}"),
             "getSnapshot",

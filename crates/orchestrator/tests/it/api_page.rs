@@ -98,7 +98,11 @@ impl Page {
             let (kind, note) = (kind(&json["schema"]), text(&body["description"]));
             self.line(&format!("Body: {kind}, {need}. {note}\n"));
         }
-        self.line(&curl(method, path, &json["example"], access == "public"));
+        // What only takes a connection over is nothing for curl.
+        if fields(&call["responses"]).any(|(status, _)| status.starts_with('2')) {
+            let needed = needed(path, parameters);
+            self.line(&curl(method, &needed, &json["example"], access == "public"));
+        }
         self.answers(&call["responses"]);
     }
 
@@ -228,6 +232,18 @@ fn scalar(base: &str, schema: &Value) -> String {
         (Value::Null, max) => format!("{name}, <= {max}"),
         (min, max) => format!("{name}, {min} to {max}"),
     }
+}
+
+/// The path with the parameters without which the call is refused.
+fn needed(path: &str, parameters: &[&Value]) -> String {
+    let mut path = path.to_owned();
+    for parameter in parameters {
+        if let Some(example) = parameter["example"].as_str() {
+            let next = if path.contains('?') { '&' } else { '?' };
+            write!(path, "{next}{}={example}", text(&parameter["name"])).unwrap();
+        }
+    }
+    path
 }
 
 fn curl(method: &str, path: &str, example: &Value, public: bool) -> String {

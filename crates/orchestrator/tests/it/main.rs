@@ -9,6 +9,7 @@
 mod support;
 
 mod api;
+mod api_commands;
 mod api_page;
 mod artifacts;
 mod attach;

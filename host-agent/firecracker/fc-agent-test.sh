@@ -10,7 +10,8 @@ as_root "$@"
 token=${FC_AGENT_TOKEN:-$(agent_token)}
 [ -n "$token" ] || die "there is no FC_AGENT_TOKEN, neither in the environment nor in $FC_DIR/.env: ./fc-agent.sh install-service makes one"
 scratch
-api=${FC_AGENT_URL:-http://127.0.0.1:$FC_AGENT_PORT}
+api=${FC_AGENT_URL:-$(agent_near "$FC_AGENT_PORT")}
+trust_agent
 vm=smoke-$$
 
 has "$(ask GET /healthz)" '"ok" *: *true' health

@@ -13,6 +13,7 @@ usage: fc-agent.sh [command]
   env                          what an orchestrator needs to reach this agent
   install-service              the agent as fc-agent.service
   uninstall-service
+  install-certificate          TLS for the agent, by a certificate of its own; prints that
   install-orchestrator         an orchestrator beside it, as orchestrator.service
   uninstall-orchestrator
   install-updater              verified updates every Monday around 04:00 UTC
@@ -28,7 +29,7 @@ pid_file=$state/.fc-agent.pid
 log_file=$state/fc-agent.log
 
 print_env() {
-  printf 'FIRECRACKER_BASE_URL=http://%s:%s\n' "$(public_host)" "$FC_AGENT_PORT"
+  printf 'FIRECRACKER_BASE_URL=%s://%s:%s\n' "$(agent_scheme)" "$(public_host)" "$FC_AGENT_PORT"
   printf 'FIRECRACKER_TOKEN=%s\n' "$(agent_token)"
 }
 
@@ -88,7 +89,7 @@ write_config() {
   new_file "$config" <<TEXT
 # The orchestrator beside this host's agent. Change, then: systemctl restart orchestrator
 ORCH_LISTEN=:8080
-FIRECRACKER_BASE_URL=http://127.0.0.1:$FC_AGENT_PORT
+FIRECRACKER_BASE_URL=$(agent_near "$FC_AGENT_PORT")
 FIRECRACKER_TOKEN=$(agent_token)
 
 # Where everything durable lives; the schema is made at the first start.
@@ -139,8 +140,8 @@ register() {
   url=http://127.0.0.1:$(listen_port) token=$(setting "$config" ORCH_AUTH_TOKEN)
   curl --silent --show-error --fail --retry 30 --retry-delay 1 --retry-all-errors --output /dev/null "$url/ready" ||
     die "the orchestrator does not get ready: systemctl status orchestrator"
-  printf '{"id":"local-fc","url":"http://127.0.0.1:%s","token":"%s","region":"local","backend":"firecracker","capacity":{"vm_count":%d}}' \
-    "$FC_AGENT_PORT" "$(agent_token)" "$((4 * $(nproc)))" >"$work/host.json"
+  printf '{"id":"local-fc","url":"%s","token":"%s","region":"local","backend":"firecracker","capacity":{"vm_count":%d}}' \
+    "$(agent_near "$FC_AGENT_PORT")" "$(agent_token)" "$((4 * $(nproc)))" >"$work/host.json"
   with_token "$token" --fail-with-body --header 'Content-Type: application/json' \
     --data-binary "@$work/host.json" --output "$work/answer.json" "$url/v1/hosts" ||
     die "the orchestrator did not register this host: $(cat "$work/answer.json" 2>/dev/null)"
@@ -186,7 +187,7 @@ case $command in
   *) [ $# -eq 0 ] || usage ;;
 esac
 case $command in
-  start | stop | restart | log | env | install-service | uninstall-service | install-orchestrator | \
+  start | stop | restart | log | env | install-certificate | install-service | uninstall-service | install-orchestrator | \
     uninstall-orchestrator | install-updater | uninstall-updater | bootstrap) as_root "$command" "$@" ;;
   *) usage ;;
 esac
@@ -196,6 +197,7 @@ case $command in
   restart) stop; start ;;
   log) follow_log ;;
   env) ensure_token; print_env ;;
+  install-certificate) install_certificate fc-agent.service ;;
   install-service) install_service ;;
   uninstall-service) remove_units fc-agent.service; log "$FC_DIR stays, with its guests; fc-down.sh ends those" ;;
   install-orchestrator) install_orchestrator ;;

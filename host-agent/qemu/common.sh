@@ -51,7 +51,8 @@ guest_kernel() { field kernel_version <"$state/image.json"; }
 # need_agent: `api` and `token` of the agent that runs here; a script that tests it ends where there is none.
 need_agent() {
   token=${QEMU_AGENT_TOKEN:-$(agent_token)}
-  api=${QEMU_AGENT_URL:-http://127.0.0.1:$QEMU_AGENT_PORT}
+  api=${QEMU_AGENT_URL:-$(agent_near "$QEMU_AGENT_PORT")}
+  trust_agent
   if ! curl --silent --output /dev/null --max-time 10 "$api/healthz"; then
     printf 'SKIP %s: no agent answers at %s\n' "$me" "$api"
     exit 0

@@ -9,6 +9,7 @@ usage: qemu-agent.sh <command>
 
   install-service     the agent as qemu-agent.service, and qemu-gpus.service, which readies the GPUs at boot
   uninstall-service
+  install-certificate TLS for the agent, by a certificate of its own; prints that
   install-updater     verified updates every Monday around 04:00 UTC
   uninstall-updater
   env                 what registering this host needs
@@ -17,7 +18,7 @@ TEXT
 }
 
 print_env() {
-  printf 'QEMU_BASE_URL=http://%s:%s\n' "$(public_host)" "$QEMU_AGENT_PORT"
+  printf 'QEMU_BASE_URL=%s://%s:%s\n' "$(agent_scheme)" "$(public_host)" "$QEMU_AGENT_PORT"
   printf 'QEMU_TOKEN=%s\n' "$(agent_token)"
 }
 
@@ -30,13 +31,14 @@ install_service() {
   install_unit qemu-agent.service
   systemctl enable qemu-gpus.service qemu-agent.service
   run_unit qemu-agent.service
-  log "qemu-agent.service runs on port $QEMU_AGENT_PORT; register it with: fuse host register <id> --backend qemu --url http://$(public_host):$QEMU_AGENT_PORT --token \"\$QEMU_AGENT_TOKEN\" --max-vms <n>"
+  log "qemu-agent.service runs on port $QEMU_AGENT_PORT; register it with: fuse host register <id> --backend qemu --url $(agent_scheme)://$(public_host):$QEMU_AGENT_PORT --token \"\$QEMU_AGENT_TOKEN\" --max-vms <n>"
   print_env
 }
 
 [ $# -eq 1 ] || usage
 as_root "$@"
 case $1 in
+  install-certificate) install_certificate qemu-agent.service ;;
   install-service) install_service ;;
   uninstall-service) remove_units qemu-agent.service qemu-gpus.service ;;
   install-updater) install_updater qemu-update ;;

@@ -34,6 +34,42 @@ ensure_token() {
 
 agent_token() { setting "$state/.env" "${prefix}_AGENT_TOKEN"; }
 
+# agent_scheme: https once this host's agent has a certificate.
+agent_scheme() { if [ -n "$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")" ]; then printf https; else printf http; fi; }
+
+# agent_near <port>: the agent as this host itself reaches it; a certificate names the host, hardly 127.0.0.1.
+agent_near() {
+  if [ "$(agent_scheme)" = https ]; then printf 'https://%s:%s' "$(public_host)" "$1"; else printf 'http://127.0.0.1:%s' "$1"; fi
+}
+
+# trust_agent: lets curl know the agent by its own certificate.
+trust_agent() {
+  [ "$(agent_scheme)" = http ] || export CURL_CA_BUNDLE="${CURL_CA_BUNDLE:-$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")}"
+}
+
+# install_certificate <unit>: one that this host signs itself, for the address at which others reach it; made once. Prints it.
+install_certificate() {
+  local cert=$home/agent.crt key=$home/agent.key host kind=DNS
+  if [ "$(agent_scheme)" = https ]; then
+    cert=$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")
+    log "keeping $cert"
+  else
+    command -v openssl >/dev/null || die "openssl is missing: apt-get install openssl"
+    host=$(public_host) host=${host#[} host=${host%]}
+    case $host in *:* | *[0-9].*[0-9].*[0-9].*[0-9]) kind=IP ;; esac
+    ensure_token
+    (umask 077 && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 825 \
+      -subj "/CN=$1" -addext "subjectAltName=$kind:$host" -addext basicConstraints=critical,CA:FALSE \
+      -keyout "$DESTDIR$key" -out "$DESTDIR$cert" 2>/dev/null) || die "openssl made no certificate for $host"
+    { cat "$state/.env"; printf '%s_AGENT_TLS_CERT=%s\n%s_AGENT_TLS_KEY=%s\n' "$prefix" "$cert" "$prefix" "$key"; } |
+      new_file "$state/.env"
+    [ ! -f "$units/$1" ] || systemctl restart "$1"
+    log "the agent speaks TLS now, and nothing else; add what follows to the file that ORCH_AGENT_CA names, and register"
+    log "this host again, with an address that begins with https://"
+  fi
+  cat "$DESTDIR$cert"
+}
+
 # load_settings: this host's settings into the environment, as systemd reads them: no shell in between.
 load_settings() {
   local settings

@@ -1,6 +1,7 @@
 """fc-agent.sh and its relatives: the services of a host that runs guests."""
 
 import json
+import subprocess
 import unittest
 
 from support import ARCH, FIRECRACKER, Stage, archive, program
@@ -169,6 +170,33 @@ class Agent(Host):
         self.assertEqual(self.settings(ENV)["FUSE_MAX_VMS"], "10")
         self.assertEqual(self.fc("env").stdout, first)
         self.assert_secret(ENV)
+
+    def test_a_certificate_is_made_once_and_named_by_what_is_printed(self):
+        self.give_agent()
+        self.fc("install-service")
+        self.forget_calls()
+        done = self.fc("install-certificate", PUBLIC_HOST="10.1.2.3")
+        self.assertIn("restart fc-agent.service", self.calls())
+        settings = self.settings(ENV)
+        cert, key = (self.at(settings[f"FC_AGENT_TLS_{name}"]) for name in ("CERT", "KEY"))
+        self.assertEqual(done.stdout, cert.read_text())
+        self.assertEqual(key.stat().st_mode & 0o777, 0o600)
+        shown = subprocess.run(["openssl", "x509", "-noout", "-ext", "subjectAltName,basicConstraints"],
+                               input=done.stdout, capture_output=True, text=True, check=True).stdout
+        self.assertIn("IP Address:10.1.2.3", shown)
+        self.assertIn("CA:FALSE", shown)
+        self.assertIn("FIRECRACKER_BASE_URL=https://10.1.2.3:8090", self.fc("env", PUBLIC_HOST="10.1.2.3").stdout)
+        self.forget_calls()
+        self.assertEqual(self.fc("install-certificate", PUBLIC_HOST="10.9.9.9").stdout, done.stdout)
+        self.assertEqual(self.calls(), [])
+        for host, name in (("fuse.example", "DNS:fuse.example"), ("fd00::7", "IP Address:FD00:0:0:0:0:0:0:7")):
+            for setting in ("CERT", "KEY"):
+                self.at(settings[f"FC_AGENT_TLS_{setting}"]).unlink()
+            self.put(ENV, b"FC_AGENT_TOKEN=t\n", 0o600)
+            printed = self.fc("install-certificate", PUBLIC_HOST=host).stdout
+            shown = subprocess.run(["openssl", "x509", "-noout", "-ext", "subjectAltName"],
+                                   input=printed, capture_output=True, text=True, check=True).stdout
+            self.assertIn(name, shown)
 
     def test_the_old_name_of_the_token_file_is_taken_over(self):
         self.put("/var/lib/fuse/.fc-agent.env", "FC_AGENT_TOKEN=old\n", 0o600)

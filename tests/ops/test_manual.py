@@ -324,6 +324,10 @@ exec {shutil.which("curl")} "${{args[@]}}"
             self.put("/usr/local/bin/orchestrator", program("there"))
             return lambda: self.assertEqual(self.calls()[-1], "start orchestrator")
 
+        def secured():
+            self.give_agent()
+            return lambda: self.assertIn("FC_AGENT_TLS_CERT=", self.at("/var/lib/fuse/.env").read_text())
+
         def dedicated():
             self.release()
             return lambda: self.assertEqual(self.calls()[-1], "restart fuse-orchestrator.service")
@@ -337,16 +341,16 @@ exec {shutil.which("curl")} "${{args[@]}}"
             self.releases.sign("v1.2.3")
 
         self.page("docs/self-hosting.md", {
-            "cd host-agent/firecracker": self.either(self.prepare_bootstrap, by_hand),
+            "cd host-agent/firecracker": self.in_turn(self.prepare_bootstrap, by_hand, secured),
             "sudo ./ops/install-orchestrator.sh": dedicated,
             "./ops/install-fuse.sh": self.release,
             "release=": alone,
         })
 
     @staticmethod
-    def either(first, then):
-        """Two blocks begin alike; the page has them in this order."""
-        makers = iter((first, then))
+    def in_turn(*makers):
+        """Blocks that begin alike; the page has them in this order."""
+        makers = iter(makers)
         return lambda: next(makers)()
 
     def test_operations(self):

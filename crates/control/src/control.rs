@@ -72,7 +72,7 @@ impl Control {
             .default_backend
             .as_ref()
             .map(|(url, token)| (url.clone(), Redacted::new(token.expose().clone())));
-        let providers = Providers::new(store.clone(), default)?;
+        let providers = Providers::new(store.clone(), default, &settings.agent_roots)?;
         let metrics = Metrics::new();
         let inner = Inner {
             hub: Hub::new(store.clone(), metrics.coalesced.clone()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fuse_model::Redacted;
 use fuse_planner::Policy;
-use fuse_wire_host::AgentUrl;
+use fuse_wire_host::{AgentRoots, AgentUrl};
 
 /// Everything that the use cases may be told.
 #[derive(Debug, Clone)]
@@ -13,6 +13,8 @@ pub struct Settings {
     pub vm_prefix: String,
     /// The default backend: an agent and its token; `None` = the stub.
     pub default_backend: Option<(AgentUrl, Redacted<String>)>,
+    /// Certificates that agents may prove themselves by, beside the system's.
+    pub agent_roots: AgentRoots,
     /// Bound of a startup script that names none.
     pub script_timeout: Duration,
     /// Longest bound that a request may ask for.
@@ -66,6 +68,7 @@ impl Default for Settings {
         Self {
             vm_prefix: "fuse-".to_owned(),
             default_backend: None,
+            agent_roots: AgentRoots::default(),
             script_timeout: Duration::from_secs(30),
             max_script_timeout: Duration::from_secs(55),
             agent_download_url: None,

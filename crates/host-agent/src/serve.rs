@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuse_daemon::{signals::EndSignals, systemd};
+use fuse_daemon::{signals::EndSignals, systemd, tls::TlsError};
 use thiserror::Error;
 use tokio::time::MissedTickBehavior;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -49,6 +50,9 @@ pub enum ServeError {
     /// The VMs cannot be stopped.
     #[error(transparent)]
     Stop(#[from] StopError),
+    /// The certificate of the listener cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] std::io::Error),
@@ -60,6 +64,7 @@ pub enum ServeError {
 /// The agent cannot start; nothing was changed on the host.
 pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> {
     let tools = preflight::serve(&config)?;
+    let tls = acceptor(&config)?;
     let public_host = match &config.public_host {
         Some(host) => host.clone(),
         None => PublicHost::detect()?,
@@ -70,11 +75,12 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
     let listener = server::bind(config.listen).await;
     let listener = listener.map_err(|source| preflight::listen_error(&config, source))?;
     let address = listener.local_addr().unwrap_or(config.listen);
-    if !address.ip().is_loopback() {
+    if tls.is_none() && !address.ip().is_loopback() {
         tracing::warn!(
             %address,
+            certificate = format!("{}_AGENT_TLS_CERT", config.backend.prefix),
             "the agent's port is not encrypted: the token and uploads cross the network in clear; \
-             keep it on a private network or bind it to loopback"
+             give it a certificate, keep it on a private network or bind it to loopback"
         );
     }
     warn_of_shared_ports(&config);
@@ -98,11 +104,20 @@ pub async fn serve(config: Config, vmm: Arc<dyn Vmm>) -> Result<(), ServeError> 
     tracing::info!(%address, %public_host, vms = registry.list("").len(), "serving");
     systemd::ready();
     let router = App::new(registry.clone()).router();
-    server::serve(listener, router, config.http.idle, shutdown).await;
+    server::serve((listener, tls), router, config.http.idle, shutdown).await;
     housekeeping.wait().await;
     registry.shut_down().await;
     leave(&registry, &nft, &config).await;
     Ok(())
+}
+
+fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, TlsError> {
+    let Some(files) = &config.tls else {
+        return Ok(None);
+    };
+    // An error means that a provider is installed already.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    Ok(Some(TlsAcceptor::from(files.load()?)))
 }
 
 /// Powers off all guests of a host whose agent does not run, and takes away everything but the VMs'

@@ -222,7 +222,12 @@ impl Served {
         let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
         let router = App::new(registry.clone()).router();
         let idle = bench.config.http.idle;
-        tasks.spawn(server::serve(listener, router, idle, shutdown.clone()));
+        tasks.spawn(server::serve(
+            (listener, None),
+            router,
+            idle,
+            shutdown.clone(),
+        ));
         tasks.close();
         Self {
             address,

@@ -3,17 +3,18 @@
 use std::{io::Write as _, time::Duration};
 
 use anyhow::Context as _;
-use fuse_control::Control;
-use fuse_daemon::{log, signals::EndSignals, systemd};
+use fuse_control::{Control, Settings};
+use fuse_daemon::{log, signals::EndSignals, systemd, tls::TlsFiles};
 use fuse_store::{Store, Vault};
 use fuse_wire_api::CreateApiKey;
+use fuse_wire_host::AgentRoots;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     VERSION,
     config::Config,
     http::{App, HttpMetrics, router},
-    server::{self, Listening},
+    server::Listening,
 };
 
 /// Bound of closing the store, on top of the shutdown timeout.
@@ -27,9 +28,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     log::init();
     // An error means that a provider is installed already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let tls = config.tls.as_ref().map(server::load_tls).transpose()?;
+    let tls = config.tls.as_ref().map(TlsFiles::load).transpose()?;
+    let settings = settings(&config)?;
     let store = open(&config).await?;
-    let control = Control::new(store.clone(), config.settings.clone())?;
+    let control = Control::new(store.clone(), settings)?;
     control
         .check_recovery()
         .await
@@ -75,6 +77,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the use cases are told, with the certificates that they trust.
+fn settings(config: &Config) -> anyhow::Result<Settings> {
+    let mut settings = config.settings.clone();
+    if let Some(file) = &config.agent_ca {
+        settings.agent_roots = AgentRoots::read(file).context("ORCH_AGENT_CA")?;
+    }
+    Ok(settings)
+}
+
 async fn open(config: &Config) -> anyhow::Result<Store> {
     let vault = match &config.encryption_key {
         Some(key) => Vault::new(key, config.previous_encryption_key.as_ref()),
@@ -118,9 +129,10 @@ pub async fn preview_reconcile(config: Config) -> anyhow::Result<()> {
     );
     // An error means that a provider is installed already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
+    let settings = settings(&config)?;
     let store = open(&config).await?;
     let preview = async {
-        let control = Control::new(store.clone(), config.settings.clone())?;
+        let control = Control::new(store.clone(), settings)?;
         anyhow::Ok(control.reconcile_preview().await?)
     };
     let preview = preview.await;

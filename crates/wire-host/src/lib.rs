@@ -38,7 +38,8 @@ pub mod vm;
 pub use artifact::{Artifact, Pull, PullAnswer, PullRequest, PullState};
 pub use capacity::{Capacity, GpuDevice, Health, MigInstance};
 pub use client::{
-    ArtifactStream, AttachStream, FetchError, HostClient, HostError, HostTransport, LogStream,
+    AgentRoots, ArtifactStream, AttachStream, FetchError, HostClient, HostError, HostTransport,
+    LogStream, RootsError,
 };
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::{FileUpload, UploadRequest};

@@ -10,7 +10,8 @@ use std::{
 use fuse_model::{ErrorKind, HostId, Redacted};
 use fuse_store::{AgentToken as StoredToken, Store, StoreError};
 use fuse_wire_host::{
-    AgentToken, AgentUrl, AgentUrlError, HostClient, HostTransport, client::TransportError,
+    AgentRoots, AgentToken, AgentUrl, AgentUrlError, HostClient, HostTransport,
+    client::TransportError,
 };
 
 use super::{AgentProvider, Provider, StubProvider};
@@ -90,8 +91,9 @@ impl Providers {
     pub(crate) fn new(
         store: Store,
         default: Option<(AgentUrl, Redacted<String>)>,
+        roots: &AgentRoots,
     ) -> Result<Self, TransportError> {
-        let transport = HostTransport::new()?;
+        let transport = HostTransport::trusting(roots)?;
         let default: (Place, Arc<dyn Provider>) = match default {
             None => (Place::Stub, Arc::new(StubProvider)),
             Some((url, token)) => {

@@ -7,6 +7,7 @@ use fuse_testkit::fake_agent::{FakeAgent, TOKEN};
 use fuse_testkit::{Fuse, Stack, StackOptions, boot_permit};
 use serde_json::{Value, json};
 
+use crate::authority::Authority;
 use crate::layers::forget;
 use crate::machine::{self, Machine};
 use crate::suite::{Suite, project, with_stack};
@@ -129,11 +130,17 @@ async fn resolve(stack: &Stack, arch: &str) -> Result<Value> {
 }
 
 /// Built on one host, started from on another one: `fuse up` does not notice. When the layer's host is gone, it
-/// says so and builds.
+/// says so and builds. Orchestrator and agents speak TLS with each other.
 pub(crate) async fn on_another_host(_: Suite) -> Result<()> {
-    with_stack("layers-elsewhere", StackOptions::default(), async |stack| {
-        let east = Machine::start("east", stack)?;
-        let west = Machine::start("west", stack);
+    let dir = tempfile::tempdir()?;
+    let authority = Authority::new(dir.path())?;
+    let options = StackOptions {
+        orchestrator_env: vec![("ORCH_AGENT_CA".to_owned(), authority.file())],
+        ..StackOptions::default()
+    };
+    with_stack("layers-elsewhere", options, async |stack| {
+        let east = Machine::secured("east", stack, &authority)?;
+        let west = Machine::secured("west", stack, &authority);
         let test = async |east: &mut Machine, west: &Machine| two_hosts(stack, east, west).await;
         machine::between(east, west, test).await
     })

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::authority::Authority;
 use anyhow::{Context, Result, ensure};
 use fuse_testkit::outside::Outside;
 use fuse_testkit::{Api, Daemon, Fuse, Slot, Stack, leftovers, until};
@@ -18,6 +19,8 @@ pub(crate) struct Machine {
     agent: Option<Daemon>,
     token: String,
     base: PathBuf,
+    /// Its agent speaks TLS when these are not empty.
+    certificate: Vec<(String, String)>,
 }
 
 /// Two machines, which are removed whatever becomes of the test.
@@ -42,6 +45,19 @@ impl Machine {
         Self::with(name, stack, token, stack.image().base())
     }
 
+    /// With an agent that speaks TLS alone, and trusts other agents by the same authority.
+    pub(crate) fn secured(
+        name: &'static str,
+        stack: &Stack,
+        authority: &Authority,
+    ) -> Result<Self> {
+        let mut machine = Self::new(name, stack)?;
+        let dir = machine.slot.dir();
+        machine.certificate = authority.agent_env(&machine.network.ip.to_string(), &dir)?;
+        machine.boot(stack)?;
+        Ok(machine)
+    }
+
     /// With a token and a base image of its own.
     pub(crate) fn with(
         name: &'static str,
@@ -49,21 +65,28 @@ impl Machine {
         token: String,
         base: PathBuf,
     ) -> Result<Self> {
+        let mut machine = Self::new(name, stack)?;
+        (machine.token, machine.base) = (token, base);
+        machine.boot(stack)?;
+        Ok(machine)
+    }
+
+    /// One that is off.
+    fn new(name: &'static str, stack: &Stack) -> Result<Self> {
         let slot = Slot::claim()?;
         let network = Outside::create(&slot)?;
         std::fs::create_dir_all(slot.dir().join("fc"))?;
         let kernel = slot.dir().join("fc/vmlinux.bin");
         std::os::unix::fs::symlink(stack.image().kernel(), kernel)?;
-        let mut machine = Self {
+        Ok(Self {
             name,
             slot,
             network,
             agent: None,
-            token,
-            base,
-        };
-        machine.boot(stack)?;
-        Ok(machine)
+            token: stack.agent_token().to_owned(),
+            base: stack.image().base(),
+            certificate: Vec::new(),
+        })
     }
 
     /// Starts the agent (again).
@@ -79,6 +102,7 @@ impl Machine {
             ("BASE_ROOTFS".to_owned(), text(self.base.clone())),
             ("FC_AGENT_TOKEN".to_owned(), self.token.clone()),
         ]);
+        env.extend(self.certificate.iter().cloned());
         let (namespace, agent) = (self.slot.namespace(), text(bins.path("fc-agent")?));
         let args = ["netns", "exec", &namespace, &agent, "serve"];
         let log = Self::log_path(self.name, &stack.logs());
@@ -88,7 +112,12 @@ impl Machine {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}:{}", self.network.ip, self.slot.agent_port())
+        let scheme = if self.certificate.is_empty() {
+            "http"
+        } else {
+            "https"
+        };
+        format!("{scheme}://{}:{}", self.network.ip, self.slot.agent_port())
     }
 
     pub(crate) async fn register(&self, fuse: &Fuse, region: &str, label: &str) -> Result<()> {

@@ -5,6 +5,7 @@
 
 mod abuse;
 mod artifacts;
+mod authority;
 mod bad_input;
 mod bad_links;
 mod clock;

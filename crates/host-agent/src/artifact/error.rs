@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fuse_wire_host::FetchError;
 use fuse_wire_host::client::TransportError;
+use fuse_wire_host::{FetchError, RootsError};
 use thiserror::Error;
 
 use crate::disk::SpaceError;
@@ -28,6 +28,9 @@ pub enum OpenError {
         /// Where they are to go.
         snapshots: PathBuf,
     },
+    /// The other agents' certificates cannot be read.
+    #[error("the certificates of other agents (FC_AGENT_CA, QEMU_AGENT_CA) cannot be used")]
+    Roots(#[from] RootsError),
     /// The HTTP client cannot be built.
     #[error(transparent)]
     Transport(#[from] TransportError),

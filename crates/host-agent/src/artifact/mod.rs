@@ -24,7 +24,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuse_wire_host::{AgentToken, HostTransport};
+use fuse_wire_host::{AgentRoots, AgentToken, HostTransport};
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -73,8 +73,8 @@ impl Artifacts {
     /// Finds the staging directory, and removes what was never finished.
     ///
     /// # Errors
-    /// It cannot be made or is in another file system than the snapshots, or the HTTP client cannot
-    /// be built.
+    /// It cannot be made or is in another file system than the snapshots, or nobody can be trusted
+    /// by the certificates that are configured.
     pub fn open(
         config: &Config,
         snapshots: Arc<Snapshots>,
@@ -86,13 +86,15 @@ impl Artifacts {
         for dir in [&*staging, images.store()] {
             staging::sweep(dir)?;
         }
+        let roots = config.agent_ca.as_deref().map(AgentRoots::read);
+        let roots = roots.transpose()?.unwrap_or_default();
         let inner = Inner {
             snapshots,
             images,
             staging,
             settings: config.artifacts,
             token: config.token.clone(),
-            transport: HostTransport::new()?,
+            transport: HostTransport::trusting(&roots)?,
             begun: serve::Begun::default(),
             serving: Arc::new(Semaphore::new(SERVING)),
             pulls: pull::Pulls::default(),

@@ -13,6 +13,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fuse_daemon::tls::{OneOfTwo, TlsFiles};
 use fuse_wire_host::{AgentToken, limits};
 use thiserror::Error;
 
@@ -114,6 +115,10 @@ pub struct Config {
     pub backend: Backend,
     /// Where it listens.
     pub listen: SocketAddr,
+    /// Certificate and key of its listener; without, it speaks plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Certificates that other agents may prove themselves by, beside the system's.
+    pub agent_ca: Option<PathBuf>,
     /// The token that opens it.
     pub token: AgentToken,
     /// Host part of the URLs it hands out, if it was given.
@@ -237,6 +242,9 @@ pub enum ConfigError {
         /// What it should be.
         expected: String,
     },
+    /// Half of a certificate and its key.
+    #[error(transparent)]
+    Tls(#[from] OneOfTwo),
     /// The network plan does not work out.
     #[error("the network plan does not work: {0}")]
     Plan(PlanError),
@@ -272,6 +280,8 @@ impl Config {
         Ok(Self {
             backend,
             listen: SocketAddr::new(bind, port),
+            tls: tls(&env)?,
+            agent_ca: env.own("AGENT_CA").map(PathBuf::from),
             token: AgentToken::new(token),
             public_host: public_host.transpose().map_err(ConfigError::PublicHost)?,
             http: HttpLimits {
@@ -287,6 +297,13 @@ impl Config {
             qemu: backend.gpus.then(|| qemu::read(&env)).transpose()?,
         })
     }
+}
+
+fn tls(env: &Env<'_>) -> Result<Option<TlsFiles>, OneOfTwo> {
+    TlsFiles::named(
+        (&env.own_name("AGENT_TLS_CERT"), env.own("AGENT_TLS_CERT")),
+        (&env.own_name("AGENT_TLS_KEY"), env.own("AGENT_TLS_KEY")),
+    )
 }
 
 fn paths(env: &Env<'_>, backend: Backend) -> Paths {

@@ -19,6 +19,8 @@ mod snapshots;
 mod gpu_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

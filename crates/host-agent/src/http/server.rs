@@ -13,9 +13,10 @@ use fuse_wire_host::limits;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +30,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\n\
     Retry-After: 1\r\nConnection: close\r\nContent-Length: 27\r\n\r\nthe agent has no room left\n";
 
+/// The first byte of whoever speaks TLS.
+const HANDSHAKE: [u8; 1] = [0x16];
+
+const CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
+    Connection: close\r\nContent-Length: 54\r\n\r\nthis agent speaks TLS: its address begins with https:\n";
+
 /// Opens the listener.
 ///
 /// # Errors
@@ -39,7 +46,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves until `shutdown`, then drains.
 pub async fn serve(
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<TlsAcceptor>),
     router: Router,
     idle: Duration,
     shutdown: CancellationToken,
@@ -62,10 +69,10 @@ pub async fn serve(
         match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => {
                 let (router, shutdown) = (router.clone(), shutdown.clone());
-                connections.spawn(connection(stream, router, idle, shutdown, slot));
+                connections.spawn(connected(stream, tls.clone(), router, idle, shutdown, slot));
             }
             Err(_) => {
-                connections.spawn(refuse(stream));
+                connections.spawn(refuse(stream, FULL));
             }
         }
     }
@@ -79,8 +86,9 @@ pub async fn serve(
     }
 }
 
-async fn connection(
+async fn connected(
     stream: TcpStream,
+    tls: Option<TlsAcceptor>,
     router: Router,
     idle: Duration,
     shutdown: CancellationToken,
@@ -88,6 +96,26 @@ async fn connection(
 ) {
     // Small answers are the rule; failing to set it costs latency only.
     let _slower = stream.set_nodelay(true);
+    let Some(tls) = tls else {
+        return connection(stream, router, idle, shutdown).await;
+    };
+    let mut first = [0];
+    if let Ok(Ok(1)) = tokio::time::timeout(idle, stream.peek(&mut first)).await
+        && first != HANDSHAKE
+    {
+        return refuse(stream, CLEAR).await;
+    }
+    match tokio::time::timeout(idle, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, router, idle, shutdown).await,
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake took too long"),
+    }
+}
+
+async fn connection<S>(stream: S, router: Router, idle: Duration, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -113,6 +141,13 @@ async fn connection(
     }
 }
 
-async fn refuse(mut stream: TcpStream) {
-    let _left = tokio::time::timeout(ACCEPT_PAUSE, stream.write_all(FULL)).await;
+/// Answers without reading the request, and waits a moment for its sender to leave: closing on what
+/// was not read would take the answer back.
+async fn refuse(mut stream: TcpStream, answer: &[u8]) {
+    let refusal = async {
+        stream.write_all(answer).await?;
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
+    };
+    let _left = tokio::time::timeout(ACCEPT_PAUSE, refusal).await;
 }

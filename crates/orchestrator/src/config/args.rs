@@ -52,6 +52,9 @@ pub struct Args {
     /// Private key, PEM [env: ORCH_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<String>,
+    /// Certificates that host agents may prove themselves by, PEM, beside the system's [env: ORCH_AGENT_CA]
+    #[arg(long, value_name = "FILE")]
+    pub agent_ca: Option<String>,
     /// Master token; prefer the variable, flags are visible to others [env: ORCH_AUTH_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub auth_token: Option<String>,

@@ -6,9 +6,10 @@
 mod args;
 mod parse;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use fuse_control::Settings;
+use fuse_daemon::tls::TlsFiles;
 use fuse_model::Redacted;
 
 use crate::{
@@ -44,15 +45,8 @@ pub struct Config {
     pub secure_cookies: Option<bool>,
     /// Certificate and key files; `None` = plaintext.
     pub tls: Option<TlsFiles>,
-}
-
-/// The two PEM files of a TLS listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Certificate chain.
-    pub certificate: String,
-    /// Private key.
-    pub key: String,
+    /// Certificates that host agents may prove themselves by, beside the system's.
+    pub agent_ca: Option<PathBuf>,
 }
 
 impl Config {

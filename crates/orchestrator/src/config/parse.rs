@@ -1,17 +1,21 @@
 //! Gives flags and variables their meaning, and refuses what makes no sense.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use fuse_control::{Policy, Settings};
+use fuse_daemon::tls::{OneOfTwo, TlsFiles};
 use fuse_model::Redacted;
-use fuse_wire_host::AgentUrl;
+use fuse_wire_host::{AgentRoots, AgentUrl};
 
-use super::{Args, Config, TlsFiles};
+use super::{Args, Config};
 use crate::{http::Allowlist, server::Timeouts};
 
 /// A setting that the process refuses to start with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
+    /// Half of a certificate and its key.
+    #[error(transparent)]
+    Tls(OneOfTwo),
     /// The value is not usable.
     #[error("{name}: {reason}")]
     Bad {
@@ -115,10 +119,14 @@ impl Config {
             )
             .map_err(|reason| bad("ORCH_ALLOWED_CIDRS", reason))?,
             secure_cookies: source.switch(args.secure_cookies, "ORCH_SECURE_COOKIES")?,
-            tls: tls(
-                source.text(args.tls_cert, "ORCH_TLS_CERT"),
-                source.text(args.tls_key, "ORCH_TLS_KEY"),
-            )?,
+            tls: TlsFiles::named(
+                ("ORCH_TLS_CERT", source.text(args.tls_cert, "ORCH_TLS_CERT")),
+                ("ORCH_TLS_KEY", source.text(args.tls_key, "ORCH_TLS_KEY")),
+            )
+            .map_err(ConfigError::Tls)?,
+            agent_ca: source
+                .text(args.agent_ca, "ORCH_AGENT_CA")
+                .map(PathBuf::from),
         };
         if config.encryption_key.is_none() && config.previous_encryption_key.is_some() {
             let reason = "is set without TOKEN_ENCRYPTION_KEY, which new secrets are stored under";
@@ -249,6 +257,8 @@ fn settings(
     Ok(Settings {
         vm_prefix: vm_prefix(source.text(args.vm_prefix.clone(), "ORCH_VM_PREFIX"))?
             .unwrap_or(default.vm_prefix),
+        // Read when the process starts.
+        agent_roots: AgentRoots::default(),
         default_backend: default_backend(source, args)?,
         script_timeout,
         max_script_timeout,
@@ -453,21 +463,6 @@ fn encryption_key(
         )
     })?;
     Ok(Some(Redacted::new(key)))
-}
-
-fn tls(certificate: Option<String>, key: Option<String>) -> Result<Option<TlsFiles>, ConfigError> {
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key })),
-        (None, None) => Ok(None),
-        (Some(_), None) => Err(bad(
-            "ORCH_TLS_KEY",
-            "must be set together with ORCH_TLS_CERT",
-        )),
-        (None, Some(_)) => Err(bad(
-            "ORCH_TLS_CERT",
-            "must be set together with ORCH_TLS_KEY",
-        )),
-    }
 }
 
 /// `500ms`, `30s`, `5m`, `2h`, and sums like `1m30s`; a bare `0` is zero.

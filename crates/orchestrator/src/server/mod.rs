@@ -4,12 +4,10 @@ mod clock;
 mod connection;
 mod listening;
 mod timed_io;
-mod tls;
 
 use std::time::Duration;
 
 pub use listening::Listening;
-pub use tls::load as load_tls;
 
 /// Limits of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 //! Callers branch on the variant, never on text. [`HostError::is_retryable`] says whether the same
 //! call may be repeated as it is.
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
-use thiserror::Error;
+use thiserror::Error as ThisError;
 
 use crate::Generations;
 use crate::url_policy::AgentUrl;
@@ -64,7 +65,7 @@ impl fmt::Display for Call {
 }
 
 /// A failed call.
-#[derive(Debug, Error)]
+#[derive(Debug, ThisError)]
 pub enum HostError {
     /// 401: the token is not this agent's.
     #[error(
@@ -138,7 +139,7 @@ pub enum HostError {
         text: String,
     },
     /// No connection could be made, so the agent has not seen the call.
-    #[error("{call}: host agent at {agent} is unreachable")]
+    #[error("{call}: host agent at {agent} is unreachable{}", tls_remedy(source))]
     Unreachable {
         /// The call.
         call: Call,
@@ -196,6 +197,33 @@ pub enum HostError {
         #[source]
         source: serde_json::Error,
     },
+}
+
+const UNTRUSTED: &str = ": its certificate is not trusted; put it, or that of who signed it, into the \
+    file that ORCH_AGENT_CA names (between hosts: FC_AGENT_CA, QEMU_AGENT_CA), and see that it names the \
+    host of this address";
+const NO_TLS: &str = ": it speaks no TLS; register its host with an http:// address, or give the agent a \
+    certificate (FC_AGENT_TLS_CERT, QEMU_AGENT_TLS_CERT)";
+
+/// What mends a handshake that failed; empty for other failures.
+fn tls_remedy(error: &reqwest::Error) -> &'static str {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        match error.downcast_ref() {
+            Some(rustls::Error::InvalidCertificate(_)) => return UNTRUSTED,
+            Some(rustls::Error::InvalidMessage(_)) => return NO_TLS,
+            _ => cause = below(error),
+        }
+    }
+    ""
+}
+
+/// An I/O error shows the cause of what it wraps, and not that itself.
+fn below<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match error.downcast_ref::<std::io::Error>() {
+        Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+        None => error.source(),
+    }
 }
 
 impl HostError {

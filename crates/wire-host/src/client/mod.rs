@@ -9,6 +9,7 @@ mod attach;
 mod calls;
 mod error;
 mod logs;
+mod roots;
 mod snapshots;
 mod transport;
 
@@ -17,4 +18,5 @@ pub use attach::AttachStream;
 pub use calls::HostClient;
 pub use error::{Call, HostError};
 pub use logs::LogStream;
+pub use roots::{AgentRoots, RootsError};
 pub use transport::{HostTransport, TransportError};

@@ -3,6 +3,7 @@
 use http::{HeaderMap, HeaderValue};
 use thiserror::Error;
 
+use super::AgentRoots;
 use crate::{Generations, generation, limits};
 
 /// Keeps connections to host agents. Clone it freely; the clones share the pool.
@@ -22,6 +23,14 @@ impl HostTransport {
     /// # Errors
     /// The system's TLS roots cannot be read.
     pub fn new() -> Result<Self, TransportError> {
+        Self::trusting(&AgentRoots::default())
+    }
+
+    /// Makes a pool that also trusts agents whose certificates these prove.
+    ///
+    /// # Errors
+    /// The system's TLS roots, or one of these, cannot be used.
+    pub fn trusting(roots: &AgentRoots) -> Result<Self, TransportError> {
         // The TLS crates carry no default provider here; an error means one is installed already.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             let _already = rustls::crypto::ring::default_provider().install_default();
@@ -39,6 +48,7 @@ impl HostTransport {
             .pool_idle_timeout(limits::POOL_IDLE)
             .pool_max_idle_per_host(limits::POOL_IDLE_PER_HOST)
             .tcp_nodelay(true)
+            .tls_certs_merge(roots.certificates())
             .build()
             .map_err(TransportError)?;
         Ok(Self { http })

@@ -6,7 +6,7 @@ use fuse_client::{BaseUrl, Client, Error as ClientError, Identity};
 use fuse_wire_api::{Host, PageQuery};
 use jiff::Timestamp;
 
-use super::Finding;
+use super::{Finding, certificate};
 use crate::VERSION;
 use crate::app::{App, options};
 use crate::commands::version;
@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Hosts per page, and how many pages are looked at.
 const PAGE: &str = "200";
 const PAGES: usize = 50;
+const RENEW: &str =
+    "sudo systemctl restart orchestrator   # after renewing ORCH_TLS_CERT and ORCH_TLS_KEY";
 /// A difference that signatures and leases do not mind, in seconds.
 const CLOCK_TOLERANCE: i64 = 5;
-/// When a certificate should be renewed, in days.
-const RENEW_DAYS: i64 = 14;
 
 /// Everything about the fleet of the context in use.
 pub(super) async fn look(app: &App) -> Vec<Finding> {
@@ -68,7 +68,10 @@ pub(super) async fn look(app: &App) -> Vec<Finding> {
         "orchestrator",
         format!("{} answers", context.base_url),
     )];
-    findings.extend(certificate(&identity, Timestamp::now()));
+    findings.extend(identity.certificate.as_deref().and_then(|der| {
+        let named = ("certificate", "the orchestrator's");
+        certificate::lasts(named, der, Timestamp::now(), RENEW)
+    }));
     findings.extend(clock(&identity, Timestamp::now()));
     findings.push(versions(&identity));
     findings.extend(parts(&client).await);
@@ -85,23 +88,6 @@ fn unreachable(url: &str, error: &ClientError) -> Finding {
         "sudo systemctl restart orchestrator   # on that host; fuse-orchestrator where it is alone"
     };
     Finding::failed("orchestrator", error.to_string(), fix)
-}
-
-/// How long the certificate lasts; expired ones do not get this far.
-fn certificate(identity: &Identity, now: Timestamp) -> Option<Finding> {
-    let der = identity.certificate.as_deref()?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(der).ok()?;
-    let left = parsed.validity().not_after.timestamp() - now.as_second();
-    let days = left / 86_400;
-    Some(if days < RENEW_DAYS {
-        Finding::warning(
-            "certificate",
-            format!("the orchestrator's certificate ends in {days} days"),
-            "sudo systemctl restart orchestrator   # after renewing ORCH_TLS_CERT and ORCH_TLS_KEY",
-        )
-    } else {
-        Finding::ok("certificate", format!("valid for {days} more days"))
-    })
 }
 
 fn clock(identity: &Identity, now: Timestamp) -> Option<Finding> {
@@ -307,25 +293,5 @@ mod tests {
         assert_eq!(late.status, Status::Warning);
         assert!(late.detail.contains("60 s behind"), "{late:?}");
         assert!(at("2026-11-30T11:59:00Z").detail.contains("60 s ahead"));
-    }
-
-    #[test]
-    fn a_certificate_that_ends_soon_is_named_before_it_ends() {
-        let mut params = rcgen::CertificateParams::new(vec!["fuse.test".to_owned()]).unwrap();
-        params.not_after = rcgen::date_time_ymd(2026, 12, 30);
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap();
-        let identity = Identity {
-            certificate: Some(certificate.der().to_vec()),
-            ..identity()
-        };
-        let on = |text: &str| super::certificate(&identity, text.parse().unwrap()).unwrap();
-        assert_eq!(on("2026-11-30T00:00:00Z").detail, "valid for 30 more days");
-        let soon = on("2026-12-20T00:00:00Z");
-        assert_eq!(soon.status, Status::Warning);
-        assert!(
-            soon.detail.contains("10 days") && soon.fix.is_some(),
-            "{soon:?}"
-        );
     }
 }

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::process::Command;
 
 use super::system::{self, is_root, program};
-use super::{Finding, socket};
+use super::{Finding, certificate, socket};
 
 /// How long a guest may take; emulated ones are slow.
 const BOOT_SECONDS: u64 = 90;
@@ -178,6 +179,7 @@ pub(super) async fn look(host: &Host, boot: bool) -> Vec<Finding> {
     let mut findings = vec![system::disk(host.check("disk"), &host.dir)];
     findings.extend(token(host));
     findings.push(agent(host).await);
+    findings.extend(listener(host));
     if host.agent.has_devices {
         findings.extend(devices(host).await);
     }
@@ -223,6 +225,10 @@ async fn agent(host: &Host) -> Finding {
     let token = host.setting("AGENT_TOKEN").unwrap_or_default();
     match socket::health(port, token).await {
         Ok(200) => Finding::ok(check, format!("answers on port {port}")),
+        // Who speaks TLS alone says so to those who do not.
+        Ok(400) if host.setting("AGENT_TLS_CERT").is_some() => {
+            Finding::ok(check, format!("answers on port {port}, with TLS"))
+        }
         Ok(401) if token.is_empty() => Finding::skipped(
             check,
             format!("answers on port {port}; its token is needed to ask more"),
@@ -252,6 +258,34 @@ async fn agent(host: &Host) -> Finding {
             host.agent.service,
         ),
     }
+}
+
+/// How long the certificate of the agent's listener lasts, if it has one.
+fn listener(host: &Host) -> Option<Finding> {
+    let (check, variable) = (host.check("certificate"), host.variable("AGENT_TLS_CERT"));
+    let file = host.setting("AGENT_TLS_CERT")?;
+    let renew = format!("{}   # after renewing {file}", host.restart());
+    let text = match fs::read(file) {
+        Ok(text) => text,
+        Err(error) => {
+            return Some(Finding::failed(
+                check,
+                format!("{variable}: {file}: {error}"),
+                renew,
+            ));
+        }
+    };
+    let lasts = certificate::of_pem(&text).and_then(|der| {
+        certificate::lasts((&check, "the agent's"), &der, Timestamp::now(), &renew)
+    });
+    let none = || {
+        Finding::failed(
+            check.clone(),
+            format!("{variable}: {file} holds none"),
+            renew.clone(),
+        )
+    };
+    Some(lasts.unwrap_or_else(none))
 }
 
 /// What the agent itself finds: its VMM, image and firmware, KVM, IOMMU, inventories, MIG layout.

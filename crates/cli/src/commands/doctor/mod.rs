@@ -1,6 +1,7 @@
 //! `doctor`: looks at a fleet and at this machine, changes nothing, and ends each finding with the
 //! command that mends it.
 
+mod certificate;
 mod fleet;
 mod machine;
 mod socket;

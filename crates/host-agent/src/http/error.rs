@@ -274,6 +274,7 @@ impl From<SnapshotError> for ApiError {
             SnapshotError::Vm(error) => error.into(),
             SnapshotError::Lease(error) => error.into(),
             SnapshotError::Space(_)
+            | SnapshotError::Full { .. }
             | SnapshotError::ShuttingDown { .. }
             | SnapshotError::Copy(SealError::Full { .. }) => Self::busy(chain(&error)),
             SnapshotError::Copy(_)

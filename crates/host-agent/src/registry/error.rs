@@ -326,6 +326,17 @@ pub enum SnapshotError {
     /// Not enough disk space.
     #[error(transparent)]
     Space(SpaceError),
+    /// It did not fit after all.
+    #[error(
+        "the disk of the host filled up during the snapshot: up to {missing_mib} MiB more were needed"
+    )]
+    Full {
+        /// What there was too little.
+        missing_mib: u64,
+        /// What failed for it.
+        #[source]
+        source: Box<SnapshotError>,
+    },
     /// The disk could not be copied.
     #[error("the disk was not copied")]
     Copy(#[source] SealError),

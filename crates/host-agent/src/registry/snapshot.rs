@@ -64,7 +64,10 @@ pub(super) async fn take(
     let staged = staging.await?.map_err(SnapshotError::Store)?;
     let taken = match kind {
         SnapshotKind::Disk => disk(actor, &staged).await?,
-        SnapshotKind::Live => live(actor, &staged).await?,
+        SnapshotKind::Live => {
+            let taken = live(actor, &staged).await;
+            taken.map_err(|error| filled_up(actor, &staged, error))?
+        }
     };
     let millis = |pause: Duration| (pause.as_secs_f64() * 1e6).round() / 1e3;
     let meta = &actor.meta;
@@ -110,13 +113,38 @@ fn running(actor: &Actor) -> Result<(), SnapshotError> {
 
 /// Nothing is begun that is known not to fit.
 fn ensure_room(actor: &Actor, kind: SnapshotKind) -> Result<(), SnapshotError> {
+    let floor = actor.host.config.vms.min_free_mib;
+    let needed = most_bytes(actor, kind);
+    space::ensure_room(actor.host.snapshots.dir(), needed, floor).map_err(SnapshotError::Space)
+}
+
+/// What a snapshot may take.
+fn most_bytes(actor: &Actor, kind: SnapshotKind) -> u64 {
     let memory = match kind {
         SnapshotKind::Disk => 0,
         SnapshotKind::Live => u64::from(actor.meta.spec.memory_mb) << 20,
     };
-    let needed = memory + space::stored_bytes(&actor.meta.disks.overlay);
-    let floor = actor.host.config.vms.min_free_mib;
-    space::ensure_room(actor.host.snapshots.dir(), needed, floor).map_err(SnapshotError::Space)
+    memory + space::stored_bytes(&actor.meta.disks.overlay)
+}
+
+/// Says so if a live snapshot failed because it does not fit any more. No VMM says that in a way that
+/// could be told apart from its other failures, so the room that there is has to.
+fn filled_up(actor: &Actor, staged: &Staged, error: SnapshotError) -> SnapshotError {
+    if !matches!(error, SnapshotError::Vmm(_) | SnapshotError::Copy(_)) {
+        return error;
+    }
+    let files = staged.files().of_kind(SnapshotKind::Live);
+    let written: u64 = files.iter().map(|file| space::stored_bytes(file)).sum();
+    let left = most_bytes(actor, SnapshotKind::Live).saturating_sub(written);
+    let free = space::free_bytes(actor.host.snapshots.dir());
+    let missing = free.map_or(0, |free| left.saturating_sub(free));
+    if missing == 0 {
+        return error;
+    }
+    SnapshotError::Full {
+        missing_mib: missing.div_ceil(1 << 20),
+        source: Box::new(error),
+    }
 }
 
 async fn disk(actor: &Actor, staged: &Staged) -> Result<Taken, SnapshotError> {

@@ -66,7 +66,7 @@ impl Files {
         self.dir.join(MEMORY)
     }
 
-    pub(super) fn of_kind(&self, kind: SnapshotKind) -> Vec<PathBuf> {
+    pub(crate) fn of_kind(&self, kind: SnapshotKind) -> Vec<PathBuf> {
         match kind {
             SnapshotKind::Disk => vec![self.overlay()],
             SnapshotKind::Live => vec![self.overlay(), self.vmstate(), self.memory()],

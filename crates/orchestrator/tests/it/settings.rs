@@ -67,6 +67,7 @@ const SETTINGS: &[Setting] = &[
     setting("database-url", "DATABASE_URL", "", "mysql://x"),
     setting("tls-cert", "ORCH_TLS_CERT", "", "/nowhere.pem"),
     setting("tls-key", "ORCH_TLS_KEY", "", "/nowhere.pem"),
+    setting("agent-ca", "ORCH_AGENT_CA", "", "/nowhere.pem"),
     setting("auth-token", "ORCH_AUTH_TOKEN", "", ""),
     setting("allowed-cidrs", "ORCH_ALLOWED_CIDRS", "", "10.0.0.0/33"),
     setting("secure-cookies", "ORCH_SECURE_COOKIES", "", "maybe"),

@@ -47,6 +47,9 @@ impl Phase {
     }
 }
 
+/// The store does not answer; whoever asks again in a moment may be served.
+pub const STORE_IS_SILENT: &str = "the state store does not answer, try again in a moment";
+
 /// A failed create as it is told, stored and published: secret values are gone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -199,6 +202,10 @@ impl BootError {
             Self::Services { said } => with_tail(&self.to_string(), said, redactor),
             Self::ScriptTimeout { stderr, .. } => with_tail(&self.to_string(), stderr, redactor),
             Self::TakenOver => format!("vm {vm} was destroyed while it was being created"),
+            // What the database says of itself is for the log.
+            Self::Lookup(LookupError::Store(e)) if e.kind() == ErrorKind::Unavailable => {
+                STORE_IS_SILENT.to_owned()
+            }
             Self::Lookup(_)
             | Self::Egress
             | Self::Seed(_)
@@ -238,6 +245,17 @@ mod tests {
             &EnvironmentId::new("fuse-a"),
             &Redactor::new(["hunter2hunter2"]),
         )
+    }
+
+    #[test]
+    fn what_a_store_says_that_does_not_answer_is_for_the_log() {
+        let store = fuse_store::StoreError::Overloaded;
+        assert_eq!(store.kind(), ErrorKind::Unavailable);
+        let told = redacted(&BootError::Lookup(LookupError::Store(store)));
+        assert_eq!(
+            (told.kind, told.message.as_str()),
+            (ErrorKind::Unavailable, STORE_IS_SILENT)
+        );
     }
 
     #[test]

@@ -198,11 +198,7 @@ impl ApiError {
         // What the store says is for the log: it may name tables and files.
         if let Error::Store(e) = error {
             return match e.kind() {
-                ErrorKind::Unavailable => Self::new(
-                    status,
-                    code,
-                    "the state store does not answer, try again in a moment",
-                ),
+                ErrorKind::Unavailable => Self::new(status, code, fuse_control::STORE_IS_SILENT),
                 ErrorKind::Conflict => Self::new(status, code, e.to_string()),
                 ErrorKind::NotFound
                 | ErrorKind::Invalid

@@ -47,27 +47,37 @@ trust_agent() {
   [ "$(agent_scheme)" = http ] || export CURL_CA_BUNDLE="$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")"
 }
 
-# install_certificate <unit>: one that this host signs itself, for the address at which others reach it; made once. Prints it.
+# install_certificate <unit>: one that this host signs itself, for the address at which others reach it; made once, and
+# again in its last 30 days. Prints it.
 install_certificate() {
-  local cert=$home/agent.crt key=$home/agent.key host kind=DNS
-  if [ "$(agent_scheme)" = https ]; then
-    cert=$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")
+  local own=$home/agent.crt key=$home/agent.key cert
+  cert=$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")
+  if [ -n "$cert" ] && { [ "$cert" != "$own" ] || openssl x509 -checkend 2592000 -noout -in "$DESTDIR$cert" >/dev/null; }; then
     log "keeping $cert"
   else
-    command -v openssl >/dev/null || die "openssl is missing: apt-get install openssl"
-    host=$(public_host) host=${host#[} host=${host%]}
-    case $host in *:* | *[0-9].*[0-9].*[0-9].*[0-9]) kind=IP ;; esac
-    ensure_token
-    (umask 077 && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 825 \
-      -subj "/CN=$1" -addext "subjectAltName=$kind:$host" -addext basicConstraints=critical,CA:FALSE \
-      -keyout "$DESTDIR$key" -out "$DESTDIR$cert" 2>/dev/null) || die "openssl made no certificate for $host"
-    { cat "$state/.env"; printf '%s_AGENT_TLS_CERT=%s\n%s_AGENT_TLS_KEY=%s\n' "$prefix" "$cert" "$prefix" "$key"; } |
+    make_certificate "$1" "$own" "$key"
+    [ -n "$cert" ] || { cat "$state/.env"; printf '%s_AGENT_TLS_CERT=%s\n%s_AGENT_TLS_KEY=%s\n' "$prefix" "$own" "$prefix" "$key"; } |
       new_file "$state/.env"
+    cert=$own
     [ ! -f "$units/$1" ] || systemctl restart "$1"
-    log "the agent speaks TLS now, and nothing else; add what follows to the file that ORCH_AGENT_CA names, and register"
-    log "this host again, with an address that begins with https://"
+    log "the agent speaks TLS now, and nothing else. Add what follows to the file that ORCH_AGENT_CA names and restart the"
+    log "orchestrator; give it this host's address with https://, as FIRECRACKER_BASE_URL or by registering the host again"
   fi
   cat "$DESTDIR$cert"
+}
+
+# make_certificate <name> <certificate> <key>
+make_certificate() {
+  local host kind
+  command -v openssl >/dev/null || die "openssl is missing: apt-get install openssl"
+  host=$(public_host) host=${host#[} host=${host%]}
+  case $host in *:*) kind=IP ;; *[!0-9.]*) kind=DNS ;; *) kind=IP ;; esac
+  ensure_token
+  (umask 077 && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 825 -subj "/CN=$1" \
+    -addext "subjectAltName=$kind:$host" -addext basicConstraints=critical,CA:FALSE \
+    -keyout "$DESTDIR$3.new" -out "$DESTDIR$2.new" 2>/dev/null) || die "openssl made no certificate for $host"
+  mv -f "$DESTDIR$3.new" "$DESTDIR$3"
+  mv -f "$DESTDIR$2.new" "$DESTDIR$2"
 }
 
 # load_settings: this host's settings into the environment, as systemd reads them: no shell in between.

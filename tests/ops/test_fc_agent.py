@@ -189,9 +189,22 @@ class Agent(Host):
         self.forget_calls()
         self.assertEqual(self.fc("install-certificate", PUBLIC_HOST="10.9.9.9").stdout, done.stdout)
         self.assertEqual(self.calls(), [])
-        for host, name in (("fuse.example", "DNS:fuse.example"), ("fd00::7", "IP Address:FD00:0:0:0:0:0:0:7")):
-            for setting in ("CERT", "KEY"):
-                self.at(settings[f"FC_AGENT_TLS_{setting}"]).unlink()
+        # In its last days it is made anew, and in its place.
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                        "-days", "10", "-subj", "/CN=old", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        before = (cert.read_text(), self.at(ENV).read_text())
+        renewed = self.fc("install-certificate", PUBLIC_HOST="10.1.2.3").stdout
+        self.assertNotEqual(renewed, before[0])
+        self.assertEqual((renewed, self.at(ENV).read_text()), (cert.read_text(), before[1]))
+        self.assertIn("restart fc-agent.service", self.calls())
+        # One that is somebody else's is left to them.
+        self.at("/etc/their.crt").parent.mkdir(exist_ok=True)
+        self.at("/etc/their.crt").write_text(before[0])
+        self.put(ENV, b"FC_AGENT_TOKEN=t\nFC_AGENT_TLS_CERT=/etc/their.crt\nFC_AGENT_TLS_KEY=/etc/their.key\n", 0o600)
+        self.assertEqual(self.fc("install-certificate", PUBLIC_HOST="10.1.2.3").stdout, before[0])
+        for host, name in (("n1.r2.z3.x4", "DNS:n1.r2.z3.x4"), ("fuse.example", "DNS:fuse.example"), ("fd00::7", "IP Address:FD00:0:0:0:0:0:0:7")):
+            cert.unlink()
+            key.unlink()
             self.put(ENV, b"FC_AGENT_TOKEN=t\n", 0o600)
             printed = self.fc("install-certificate", PUBLIC_HOST=host).stdout
             shown = subprocess.run(["openssl", "x509", "-noout", "-ext", "subjectAltName"],

@@ -44,7 +44,9 @@ agent_near() {
 
 # trust_agent: lets curl know the agent by its own certificate.
 trust_agent() {
-  [ "$(agent_scheme)" = http ] || export CURL_CA_BUNDLE="$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")"
+  [ "$(agent_scheme)" = https ] || return 0
+  CURL_CA_BUNDLE=$(setting "$state/.env" "${prefix}_AGENT_TLS_CERT")
+  export CURL_CA_BUNDLE
 }
 
 # install_certificate <unit>: one that this host signs itself, for the address at which others reach it; made once, and

@@ -39,6 +39,7 @@ pub(super) fn of_pem(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
+    use super::super::Status;
     use super::{lasts, of_pem};
 
     #[test]
@@ -56,22 +57,19 @@ mod tests {
         };
         let shown = |text: &str| on(text).detail;
         assert_eq!(shown("2030-05-01T00:00:00Z"), "valid for 60 more days");
+        let soon = on("2030-06-20T12:00:00Z");
+        assert_eq!(soon.detail, "the orchestrator's certificate ends in 9 days");
         assert_eq!(
-            shown("2030-06-20T12:00:00Z"),
-            "the orchestrator's certificate ends in 9 days"
+            (soon.status, soon.fix.as_deref()),
+            (Status::Warning, Some("renew"))
         );
+        let over = on("2030-07-01T12:00:00Z");
         assert_eq!(
-            shown("2030-07-01T12:00:00Z"),
+            over.detail,
             "the orchestrator's certificate ended 2 days ago"
         );
-        assert!(
-            lasts(
-                ("c", "a"),
-                b"none",
-                "2030-06-20T12:00:00Z".parse().unwrap(),
-                "r"
-            )
-            .is_none()
-        );
+        assert_eq!(over.status, Status::Failed);
+        let now = "2030-06-20T12:00:00Z".parse().unwrap();
+        assert!(lasts(("c", "a"), b"none", now, "r").is_none());
     }
 }

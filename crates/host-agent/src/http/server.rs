@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -99,17 +100,27 @@ async fn connected(
     let Some(tls) = tls else {
         return connection(stream, router, idle, shutdown).await;
     };
-    let mut first = [0];
-    if let Ok(Ok(1)) = tokio::time::timeout(idle, stream.peek(&mut first)).await
-        && first != HANDSHAKE
-    {
-        return refuse(stream, CLEAR).await;
-    }
-    match tokio::time::timeout(idle, tls.accept(stream)).await {
-        Ok(Ok(stream)) => connection(stream, router, idle, shutdown).await,
+    let secured = tokio::select! {
+        secured = tokio::time::timeout(idle, secure(stream, &tls)) => secured,
+        // Nothing was asked yet, so nothing is cut off.
+        () = shutdown.cancelled() => return,
+    };
+    match secured {
+        Ok(Ok(Some(stream))) => connection(stream, router, idle, shutdown).await,
+        Ok(Ok(None)) => {}
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake took too long"),
     }
+}
+
+/// The handshake; `None` for those who speak no TLS, who are told so.
+async fn secure(stream: TcpStream, tls: &TlsAcceptor) -> io::Result<Option<TlsStream<TcpStream>>> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first != HANDSHAKE {
+        refuse(stream, CLEAR).await;
+        return Ok(None);
+    }
+    tls.accept(stream).await.map(Some)
 }
 
 async fn connection<S>(stream: S, router: Router, idle: Duration, shutdown: CancellationToken)

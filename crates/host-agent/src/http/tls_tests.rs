@@ -8,6 +8,8 @@ use fuse_daemon::tls::TlsFiles;
 use fuse_wire_host::{AgentRoots, AgentToken, AgentUrl, HostClient, HostError, HostTransport};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -126,6 +128,24 @@ async fn who_speaks_the_wrong_way_is_told_so() {
     clear.asked("http", "localhost", &trusted).await.unwrap();
     tls.stop().await;
     clear.stop().await;
+}
+
+/// A minute of idleness is a connection's, not the shutdown's.
+#[tokio::test]
+async fn who_says_nothing_does_not_hold_up_the_shutdown() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = Listener::start(Some(&certificate(dir.path(), "ours"))).await;
+    let mut silent = TcpStream::connect(("localhost", listener.port))
+        .await
+        .unwrap();
+    // Accepted in turn: when this one was answered, that one is waited for.
+    listener
+        .asked("http", "localhost", &AgentRoots::default())
+        .await
+        .unwrap_err();
+    listener.shutdown.cancel();
+    assert_eq!(silent.read(&mut [0]).await.unwrap(), 0, "it was left");
+    listener.stop().await;
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub enum OpenError {
         snapshots: PathBuf,
     },
     /// The other agents' certificates cannot be read.
-    #[error("the certificates of other agents (FC_AGENT_CA, QEMU_AGENT_CA) cannot be used")]
+    #[error("the certificates of other agents (FC_AGENT_CA) cannot be used")]
     Roots(#[from] RootsError),
     /// The HTTP client cannot be built.
     #[error(transparent)]

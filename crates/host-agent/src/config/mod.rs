@@ -281,7 +281,11 @@ impl Config {
             backend,
             listen: SocketAddr::new(bind, port),
             tls: tls(&env)?,
-            agent_ca: env.own("AGENT_CA").map(PathBuf::from),
+            // Disks of other hosts are fetched by hosts without GPUs alone.
+            agent_ca: env
+                .own("AGENT_CA")
+                .filter(|_| !backend.gpus)
+                .map(PathBuf::from),
             token: AgentToken::new(token),
             public_host: public_host.transpose().map_err(ConfigError::PublicHost)?,
             http: HttpLimits {

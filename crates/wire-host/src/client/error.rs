@@ -200,7 +200,7 @@ pub enum HostError {
 }
 
 const UNTRUSTED: &str = ": its certificate is not trusted; put it, or that of who signed it, into the \
-    file that ORCH_AGENT_CA names (between hosts: FC_AGENT_CA, QEMU_AGENT_CA), and see that it names the \
+    file that ORCH_AGENT_CA names (between hosts: FC_AGENT_CA), and see that it names the \
     host of this address";
 const NO_TLS: &str = ": it speaks no TLS; register its host with an http:// address, or give the agent a \
     certificate (FC_AGENT_TLS_CERT, QEMU_AGENT_TLS_CERT)";

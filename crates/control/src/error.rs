@@ -174,13 +174,37 @@ pub enum Error {
     DestroyPending(EnvironmentId),
     /// The backend of an environment could not be found.
     #[error(transparent)]
-    Lookup(#[from] LookupError),
+    Lookup(LookupError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The process is going down.
     #[error("the orchestrator is shutting down, try again in a moment")]
     ShuttingDown,
+}
+
+/// A backend that is not found because the store fails is a failure of the store.
+impl From<LookupError> for Error {
+    fn from(error: LookupError) -> Self {
+        match error {
+            LookupError::Store(e) => Self::Store(e),
+            error => Self::Lookup(error),
+        }
+    }
+}
+
+/// What callers are told of the store; what it says itself is for the log: it may name tables and
+/// files.
+#[must_use]
+pub fn of_the_store(error: &StoreError) -> String {
+    let kind = error.kind();
+    if kind == ErrorKind::Unavailable {
+        "the state store does not answer, try again in a moment".to_owned()
+    } else if kind == ErrorKind::Conflict {
+        error.to_string()
+    } else {
+        "internal error; the reason is in the orchestrator's log".to_owned()
+    }
 }
 
 /// Something that was asked for by name and does not exist.
@@ -391,6 +415,18 @@ fn provider_text(operation: &str, source: &ProviderError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backend_that_the_store_hides_is_the_stores_failure() {
+        let silent = Error::from(LookupError::Store(StoreError::Overloaded));
+        assert!(matches!(silent, Error::Store(StoreError::Overloaded)));
+        assert_eq!(
+            of_the_store(&StoreError::Overloaded),
+            "the state store does not answer, try again in a moment"
+        );
+        let unknown = Error::from(LookupError::UnknownHost(HostId::new("h")));
+        assert!(matches!(unknown, Error::Lookup(_)));
+    }
 
     #[test]
     fn texts_of_the_contract() {

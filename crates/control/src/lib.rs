@@ -43,11 +43,9 @@ mod snapshot;
 pub use api_key::{MintedKey, mint_api_key};
 pub use attach::Attached;
 pub use control::Control;
-pub use create::{
-    CreateFailure, CreatedOnce, Creation, Once, Phase, Repeat, STORE_IS_SILENT, Wording,
-};
+pub use create::{CreateFailure, CreatedOnce, Creation, Once, Phase, Repeat, Wording};
 pub use environments::TaskDetails;
-pub use error::{Error, Missing, PlacementRefusal, chain};
+pub use error::{Error, Missing, PlacementRefusal, chain, of_the_store};
 pub use events::{EventStream, FleetEvents, SharedEvent};
 pub use exec::{Command, ExecOutput, ExecStream};
 pub use hosts::{

@@ -7,7 +7,7 @@ use fuse_redact::Redactor;
 use fuse_wire_host::HostError;
 
 use crate::{
-    error::chain,
+    error::{chain, of_the_store},
     guest::CredentialError,
     provider::{LookupError, ProviderError},
 };
@@ -46,9 +46,6 @@ impl Phase {
         }
     }
 }
-
-/// The store does not answer; whoever asks again in a moment may be served.
-pub const STORE_IS_SILENT: &str = "the state store does not answer, try again in a moment";
 
 /// A failed create as it is told, stored and published: secret values are gone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -202,10 +199,7 @@ impl BootError {
             Self::Services { said } => with_tail(&self.to_string(), said, redactor),
             Self::ScriptTimeout { stderr, .. } => with_tail(&self.to_string(), stderr, redactor),
             Self::TakenOver => format!("vm {vm} was destroyed while it was being created"),
-            // What the database says of itself is for the log.
-            Self::Lookup(LookupError::Store(e)) if e.kind() == ErrorKind::Unavailable => {
-                STORE_IS_SILENT.to_owned()
-            }
+            Self::Lookup(LookupError::Store(e)) => of_the_store(e),
             Self::Lookup(_)
             | Self::Egress
             | Self::Seed(_)
@@ -254,7 +248,10 @@ mod tests {
         let told = redacted(&BootError::Lookup(LookupError::Store(store)));
         assert_eq!(
             (told.kind, told.message.as_str()),
-            (ErrorKind::Unavailable, STORE_IS_SILENT)
+            (
+                ErrorKind::Unavailable,
+                "the state store does not answer, try again in a moment"
+            )
         );
     }
 

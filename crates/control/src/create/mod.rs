@@ -34,7 +34,7 @@ use fuse_store::{Change, Guarded, OperationChange, Removal, SecretMap, TaskChang
 use fuse_wire_api::CheckedCreate;
 use tokio::sync::oneshot;
 
-pub use failure::{CreateFailure, Phase, STORE_IS_SILENT};
+pub use failure::{CreateFailure, Phase};
 pub use once::{CreatedOnce, Once, Repeat, Wording};
 
 pub(crate) use accept::domain_spec;

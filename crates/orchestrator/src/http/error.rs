@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, header::RETRY_AFTER},
     response::{IntoResponse, Response},
 };
-use fuse_control::{Error, RegisterError, chain};
+use fuse_control::{Error, RegisterError, chain, of_the_store};
 use fuse_model::ErrorKind;
 use fuse_store::StoredAnswer;
 use fuse_wire_api::{DecodeError, ErrorBody, ErrorCode, ErrorEnvelope, Violation};
@@ -195,19 +195,11 @@ impl ApiError {
     /// What the caller is told of a failed use case.
     pub(crate) fn of(error: &Error) -> Self {
         let (status, code) = status_and_code(error);
-        // What the store says is for the log: it may name tables and files.
         if let Error::Store(e) = error {
-            return match e.kind() {
-                ErrorKind::Unavailable => Self::new(status, code, fuse_control::STORE_IS_SILENT),
-                ErrorKind::Conflict => Self::new(status, code, e.to_string()),
-                ErrorKind::NotFound
-                | ErrorKind::Invalid
-                | ErrorKind::TooLarge
-                | ErrorKind::Unauthenticated
-                | ErrorKind::Forbidden
-                | ErrorKind::NoCapacity
-                | ErrorKind::Unsupported
-                | ErrorKind::Internal => Self::internal(),
+            return if e.kind() == ErrorKind::Internal {
+                Self::internal()
+            } else {
+                Self::new(status, code, of_the_store(e))
             };
         }
         let mut answer = Self::new(status, code, error.to_string());

@@ -242,38 +242,33 @@ impl Operation {
         place: &'static str,
         name: &'static str,
         description: &'static str,
+        example: Option<&'static str>,
     ) -> Self {
         self.parameters.push(Parameter {
             place,
             name,
             description,
-            example: None,
+            example,
         });
         self
     }
 
     /// One without which the call is refused.
     pub(super) fn needs_query(
-        mut self,
+        self,
         name: &'static str,
         description: &'static str,
         example: &'static str,
     ) -> Self {
-        self.parameters.push(Parameter {
-            place: "query",
-            name,
-            description,
-            example: Some(example),
-        });
-        self
+        self.parameter("query", name, description, Some(example))
     }
 
     pub(super) fn query(self, name: &'static str, description: &'static str) -> Self {
-        self.parameter("query", name, description)
+        self.parameter("query", name, description, None)
     }
 
     pub(super) fn header(self, name: &'static str, description: &'static str) -> Self {
-        self.parameter("header", name, description)
+        self.parameter("header", name, description, None)
     }
 
     /// `limit` and `cursor`.

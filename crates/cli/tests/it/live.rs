@@ -12,9 +12,10 @@ use futures_util::stream::{once, pending};
 use serde_json::json as value;
 use tokio::sync::Notify;
 
-use crate::fake::{Fake, environment, events, json};
+use crate::fake::{Fake, environment, json};
 use crate::fuse::User;
 use crate::terminal::Terminal;
+use crate::up::becoming_healthy;
 
 /// Bound of what never happens.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -160,21 +161,9 @@ fn nothing_runs_after_a_step_that_failed() {
 
 #[test]
 fn health_is_one_line_that_moves() {
-    let reads = std::sync::atomic::AtomicUsize::new(0);
-    let server = Fake::start(move |seen| match seen.line.as_str() {
-        "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
-        "GET /v1/environments/fuse-a/events" => Some(events(&[("running", "")])),
-        "GET /v1/environments/fuse-a" => {
-            let mut record: serde_json::Value =
-                serde_json::from_str(&environment("running")).unwrap();
-            let reads = reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let state = if reads < 2 { "failing" } else { "passing" };
-            record["health"] = value!({"state": state, "since": "2026-01-15T10:00:00Z", "failures": reads + 1,
-                "message": "nobody listens on port 8080 of this guest, which is said in more words than fit"});
-            Some(json(200, &record.to_string()))
-        }
-        _ => None,
-    });
+    let server = becoming_healthy(
+        "nobody listens on port 8080 of this guest, which is said in more words than fit",
+    );
     let test = "live::health_is_one_line_that_moves";
     let fusefile = "version: 1\nname: a\nhealthcheck: {exec: [\"true\"]}\n";
     let Some(terminal) = terminal(test, &server, fusefile, "--wait-healthy") else {

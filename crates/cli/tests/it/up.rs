@@ -293,10 +293,10 @@ fn a_snapshot_takes_the_place_of_the_steps() {
     assert!(script.ends_with("set +a\n./serve\n"), "{script}");
 }
 
-#[test]
-fn health_is_waited_for_on_request() {
+/// An environment that fails its healthcheck, with this message, the first two times that it is read.
+pub(crate) fn becoming_healthy(message: &'static str) -> Fake {
     let reads = std::sync::atomic::AtomicUsize::new(0);
-    let server = Fake::start(move |seen| match seen.line.as_str() {
+    Fake::start(move |seen| match seen.line.as_str() {
         "POST /v1/environments" => Some(json(202, &environment("provisioning"))),
         "GET /v1/environments/fuse-a/events" => Some(events(&[("running", "")])),
         "GET /v1/environments/fuse-a" => {
@@ -304,12 +304,17 @@ fn health_is_waited_for_on_request() {
                 serde_json::from_str(&environment("running")).unwrap();
             let reads = reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let state = if reads < 2 { "failing" } else { "passing" };
-            record["health"] = serde_json::json!({"state": state, "since": "2026-01-15T10:00:00Z", "message": "m",
+            record["health"] = serde_json::json!({"state": state, "since": "2026-01-15T10:00:00Z", "message": message,
                 "failures": reads + 1});
             Some(json(200, &record.to_string()))
         }
         _ => None,
-    });
+    })
+}
+
+#[test]
+fn health_is_waited_for_on_request() {
+    let server = becoming_healthy("m");
     let user = User::connected(&server.url(), "tok");
     user.write(
         "Fusefile",

@@ -1,6 +1,5 @@
 //! Event streams: snapshot, transitions, terminal event, replay.
 
-use reqwest::Method;
 use serde_json::json;
 
 use crate::support::{Answer, Options, Orchestrator, with_agent};
@@ -40,11 +39,7 @@ async fn a_stream_starts_with_the_state_and_ends_with_the_end() {
 async fn every_transition_is_one_record() {
     let (fuse, agent) = with_agent(Options::default()).await;
     let mut gate = agent.hold(Step::Create);
-    let accepted = fuse
-        .request(Method::POST, "/v1/environments")
-        .header("Prefer", "respond-async")
-        .json(&json!({"task_id": "a"}));
-    assert_eq!(accepted.send().await.unwrap().status(), 202);
+    fuse.accepted(&json!({"task_id": "a"})).await;
     gate.reached().await;
     let events = fuse.events("fuse-a", None).await;
     gate.open();
@@ -84,12 +79,9 @@ async fn steps_of_a_startup_script_are_records_of_the_stream() {
     });
     let mut gate = agent.hold(Step::Create);
     let script = "set -eu\nmake\ntest\ntrap - EXIT\n";
-    let accepted = fuse
-        .request(Method::POST, "/v1/environments")
-        .header("Prefer", "respond-async")
-        .json(&json!({"task_id": "a", "startup_script": script,
-            "startup_steps": {"first": 1, "total": 2, "offsets": [8, 13, 18]}}));
-    assert_eq!(accepted.send().await.unwrap().status(), 202);
+    fuse.accepted(&json!({"task_id": "a", "startup_script": script,
+            "startup_steps": {"first": 1, "total": 2, "offsets": [8, 13, 18]}}))
+        .await;
     gate.reached().await;
     let mut events = fuse.events("fuse-a", None).await;
     gate.open();
@@ -152,11 +144,7 @@ async fn a_replay_is_whole_however_long_it_is() {
     const STEPS: u32 = 600;
     let (fuse, agent) = with_agent(Options::default()).await;
     let mut gate = agent.hold(Step::Create);
-    let request = fuse
-        .request(Method::POST, "/v1/environments")
-        .header("Prefer", "respond-async")
-        .json(&json!({"task_id": "a"}));
-    assert_eq!(request.send().await.unwrap().status(), 202);
+    fuse.accepted(&json!({"task_id": "a"})).await;
     gate.reached().await;
     let step = |index| {
         GuestReport::Step(StepReport {
@@ -193,11 +181,7 @@ async fn a_failed_create_is_told_on_the_stream() {
     let (fuse, agent) = with_agent(Options::default()).await;
     let mut gate = agent.hold(Step::Create);
     agent.fail(Step::Create, 1, 500, "no disk");
-    let request = fuse
-        .request(Method::POST, "/v1/environments")
-        .header("Prefer", "respond-async")
-        .json(&json!({"task_id": "a"}));
-    assert_eq!(request.send().await.unwrap().status(), 202);
+    fuse.accepted(&json!({"task_id": "a"})).await;
     gate.reached().await;
     let mut events = fuse.events("fuse-a", None).await;
     assert_eq!(events.next().await.unwrap()["state"], "provisioning");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fuse_control::Settings;
 use fuse_testkit::fake_agent::{FakeAgent, Step};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Options, Orchestrator, with_agent};
 
@@ -133,25 +133,36 @@ async fn a_host_that_does_not_answer_loses_nothing() {
     fuse.stop().await;
 }
 
-#[tokio::test]
-async fn limits_end_an_environment_at_the_second_strike() {
+/// Two environments and three cycles, after which a limit of the settings has ended `fuse-a`. The
+/// other one has a limit of its own.
+async fn one_is_ended(settings: Settings, own: &Value) -> (Orchestrator, FakeAgent) {
     let (fuse, agent) = with_agent(Options {
-        settings: Settings {
-            task_stuck_timeout: Duration::from_millis(1),
-            ..settings()
-        },
+        settings,
         ..Options::default()
     })
     .await;
     fuse.create(&json!({"task_id": "a"})).await.is(201);
-    fuse.create(&json!({"task_id": "b", "spec": {"max_runtime_seconds": 3600}}))
+    fuse.create(&json!({"task_id": "b", "spec": own}))
         .await
         .is(201);
-    cycle(&fuse, &agent).await;
-    cycle(&fuse, &agent).await;
-    cycle(&fuse, &agent).await;
+    for _ in 0..3 {
+        cycle(&fuse, &agent).await;
+    }
     fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
         .await;
+    fuse.get("/v1/environments/fuse-b").await.is(200);
+    assert_eq!(agent.vms(), ["fuse-b"]);
+    (fuse, agent)
+}
+
+#[tokio::test]
+async fn limits_end_an_environment_at_the_second_strike() {
+    let settings = Settings {
+        task_stuck_timeout: Duration::from_millis(1),
+        ..settings()
+    };
+    let own = json!({"max_runtime_seconds": 3600});
+    let (fuse, _agent) = one_is_ended(settings, &own).await;
     let task = fuse.get("/v1/tasks/a").await.is(200);
     let text = task["last_error"].as_str().unwrap();
     assert!(text.starts_with("task stuck: runtime "), "{text}");
@@ -160,8 +171,6 @@ async fn limits_end_an_environment_at_the_second_strike() {
         suspected,
         json!([{"entity": "task a", "payload": {"vm_id": "fuse-a"}}])
     );
-    fuse.get("/v1/environments/fuse-b").await.is(200);
-    assert_eq!(agent.vms(), ["fuse-b"]);
     fuse.stop().await;
 }
 
@@ -171,26 +180,13 @@ async fn what_nobody_uses_is_suspected_first_and_destroyed_then() {
         default_idle_timeout: Duration::from_millis(1),
         ..settings()
     };
-    let (fuse, agent) = with_agent(Options {
-        settings,
-        ..Options::default()
-    })
-    .await;
-    fuse.create(&json!({"task_id": "a"})).await.is(201);
-    fuse.create(&json!({"task_id": "b", "spec": {"idle_timeout_seconds": 3600}}))
-        .await
-        .is(201);
-    cycle(&fuse, &agent).await;
-    cycle(&fuse, &agent).await;
-    cycle(&fuse, &agent).await;
-    fuse.until("/v1/environments/fuse-a", |answer| answer.status == 404)
-        .await;
+    let own = json!({"idle_timeout_seconds": 3600});
+    let (fuse, _agent) = one_is_ended(settings, &own).await;
     let suspected = fuse.audit("vm.idle_suspected").await;
     assert_eq!(suspected, json!([{"entity": "vm fuse-a", "payload": {}}]));
     let task = fuse.get("/v1/tasks/a").await.is(200);
     let text = task["last_error"].as_str().unwrap();
     assert!(text.starts_with("environment idle: "), "{text}");
-    assert_eq!(agent.vms(), ["fuse-b"]);
     fuse.stop().await;
 }
 

@@ -196,6 +196,13 @@ impl Orchestrator {
         self.post("/v1/environments", body).await
     }
 
+    /// A create that is answered as soon as it is accepted.
+    pub(crate) async fn accepted(&self, body: &Value) {
+        let create = self.request(Method::POST, "/v1/environments");
+        let create = create.header("Prefer", "respond-async").json(body);
+        Self::send(create).await.is(202);
+    }
+
     /// Registers a fake agent as a host with room for ten.
     pub(crate) async fn register(&self, id: &str, agent: &FakeAgent) -> Value {
         let body = json!({

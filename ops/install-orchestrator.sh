@@ -2,6 +2,7 @@
 # Installs the control plane on a host of its own: /usr/local/bin/orchestrator, /etc/fuse/orchestrator.env and
 # fuse-orchestrator.service. Runs as root; running it again keeps the configuration and its secrets.
 #
+#   uninstall [--purge]   takes the service away; its configuration and store stay, or go with --purge
 #   ORCH_BIN_SRC=/path    install this program; else ./orchestrator, else the release VERSION (default: the latest)
 #   ORCH_LISTEN=:8080     address to listen on, for a configuration that is written now
 #   DESTDIR=/stage        put everything under another root
@@ -24,6 +25,7 @@ me=install-orchestrator
 
 DESTDIR=${DESTDIR:-}
 config=$DESTDIR/etc/fuse/orchestrator.env
+units=$DESTDIR/etc/systemd/system
 
 unit_text() {
   cat "$ops/systemd/fuse-orchestrator.service"
@@ -41,16 +43,27 @@ write_config() {
   log "wrote /etc/fuse/orchestrator.env with fresh secrets"
 }
 
-[ $# -eq 0 ] || die "it takes no arguments; its settings are environment variables"
+uninstall() {
+  remove_units fuse-orchestrator.service
+  if is_purge "$@"; then purge_orchestrator /etc/fuse/orchestrator.env /usr/local/bin/orchestrator; else
+    stays /etc/fuse/orchestrator.env /usr/local/bin/orchestrator /var/lib/fuse-orchestrator
+  fi
+}
+
+case $* in
+  '' | uninstall | 'uninstall --purge') ;;
+  *) die "it takes uninstall [--purge] or no arguments; its settings are environment variables" ;;
+esac
 [ "$(id -u)" -eq 0 ] || [ -n "$DESTDIR" ] || die "needs root: sudo ./ops/install-orchestrator.sh"
 command -v systemctl >/dev/null 2>&1 || die "needs systemd (there is no systemctl)"
+if [ $# -gt 0 ]; then uninstall "${@:2}"; exit; fi
 release_arch >/dev/null
 ! systemctl is-enabled --quiet orchestrator.service 2>/dev/null ||
   die "orchestrator.service (the installation beside a host agent) is enabled on this host; one per host: systemctl disable --now orchestrator, then run this again"
 
 install_program
 write_config
-write_unit "$DESTDIR/etc/systemd/system/fuse-orchestrator.service" "$(unit_text)"
+write_unit "$units/fuse-orchestrator.service" "$(unit_text)"
 systemctl enable fuse-orchestrator.service
 # Returns when the orchestrator has said that it is ready.
 run_unit fuse-orchestrator.service

@@ -21,7 +21,7 @@ FC_AGENT_BIN=${FC_AGENT_BIN:-$(default_bin fc-agent)}
 FC_BIN=${FC_BIN:-/usr/local/bin/firecracker}
 units=$DESTDIR/etc/systemd/system
 state=$DESTDIR$FC_DIR
-prefix=FC home=$FC_DIR
+prefix=FC home=$FC_DIR agent_env=("FC_DIR=$FC_DIR" "FC_BIN=$FC_BIN")
 settings_of_sudo=FC_DIR,FC_AGENT_PORT,FC_AGENT_BIN,FC_AGENT_BIN_SRC,FC_AGENT_TOKEN,FC_AGENT_URL,FC_BIN,FC_BIN_SRC,FC_VERSION,FC_SHA256,FC_RELEASE_URL,FC_FORCE,FC_SKIP_REBAKE
 
 check_paths "$FC_DIR" "$ORCH_BIN" "$FC_AGENT_BIN" "$FC_BIN"

@@ -12,10 +12,11 @@ usage: fc-agent.sh [command]
   log                          follow the agent's log
   env                          what an orchestrator needs to reach this agent
   install-service              the agent as fc-agent.service
-  uninstall-service
+  uninstall-service [--purge]  what it kept stays; --purge ends its guests and removes them, images and settings, too
   install-certificate          TLS for the agent, by a certificate of its own; prints that
   install-orchestrator         an orchestrator beside it, as orchestrator.service
-  uninstall-orchestrator
+  uninstall-orchestrator [--purge]
+                               its configuration and its store stay; --purge removes them, too
   install-updater              verified updates every Monday around 04:00 UTC
   uninstall-updater
   bootstrap [--no-updater] [--no-register]
@@ -103,6 +104,7 @@ TOKEN_ENCRYPTION_KEY=$(random_hex)
 #ORCH_TLS_CERT=/etc/fuse/tls.crt
 #ORCH_TLS_KEY=/etc/fuse/tls.key
 #ORCH_ALLOWED_CIDRS=10.0.0.0/8
+#ORCH_TRUSTED_PROXIES=10.0.0.5/32
 TEXT
   log "wrote /etc/default/orchestrator with fresh secrets"
 }
@@ -126,6 +128,21 @@ install_orchestrator() {
   printf 'FUSE_BASE_URL=http://%s:%s\n' "$(public_host)" "$(listen_port)"
   printf 'FUSE_TOKEN=%s\n' "$(setting "$config" ORCH_AUTH_TOKEN)"
   log "to have it updated with this host: echo FUSE_ORCH_SERVICE=orchestrator.service | sudo tee -a $FC_DIR/.fc-updater.env"
+}
+
+uninstall_service() {
+  # Its own directory goes in a purge, and with it the log of an agent that still writes there.
+  if [ "${1:-}" = --purge ] && agent_pid >/dev/null; then stop; fi
+  uninstall_agent "$FC_AGENT_BIN" fc-agent.service "$@"
+  # Not made by Fuse.
+  stays "$FC_BIN"
+}
+
+uninstall_orchestrator() {
+  remove_units orchestrator.service
+  if is_purge "$@"; then purge_orchestrator /etc/default/orchestrator "$ORCH_BIN"; else
+    stays /etc/default/orchestrator "$ORCH_BIN" /var/lib/fuse-orchestrator
+  fi
 }
 
 listen_port() {
@@ -184,6 +201,7 @@ command=${1:-start}
 [ $# -eq 0 ] || shift
 case $command in
   bootstrap) ;;
+  uninstall-service | uninstall-orchestrator) [ $# -eq 0 ] || { [ $# -eq 1 ] && [ "$1" = --purge ]; } || usage ;;
   *) [ $# -eq 0 ] || usage ;;
 esac
 case $command in
@@ -199,9 +217,9 @@ case $command in
   env) ensure_token; print_env ;;
   install-certificate) install_certificate fc-agent.service ;;
   install-service) install_service ;;
-  uninstall-service) remove_units fc-agent.service; log "$FC_DIR stays, with its guests; fc-down.sh ends those" ;;
+  uninstall-service) uninstall_service "$@" ;;
   install-orchestrator) install_orchestrator ;;
-  uninstall-orchestrator) remove_units orchestrator.service; log "/etc/default/orchestrator and $ORCH_BIN stay" ;;
+  uninstall-orchestrator) uninstall_orchestrator "$@" ;;
   install-updater) install_updater fc-update ;;
   uninstall-updater) remove_units fc-update.timer fc-update.service ;;
   bootstrap) bootstrap "$@" ;;

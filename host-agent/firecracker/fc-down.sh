@@ -7,6 +7,5 @@
 as_root "$@"
 
 [ -x "$DESTDIR$FC_AGENT_BIN" ] || die "$FC_AGENT_BIN is not installed, so nothing of Fuse runs here"
-if [ -f "$units/fc-agent.service" ]; then systemctl stop fc-agent.service; else "$here/fc-agent.sh" stop; fi
-load_settings
-FC_DIR=$FC_DIR FC_BIN=$FC_BIN "$DESTDIR$FC_AGENT_BIN" stop-vms
+[ -f "$units/fc-agent.service" ] || "$here/fc-agent.sh" stop
+end_guests "$FC_AGENT_BIN" fc-agent.service

@@ -8,7 +8,8 @@ usage() {
 usage: qemu-agent.sh <command>
 
   install-service     the agent as qemu-agent.service, and qemu-gpus.service, which readies the GPUs at boot
-  uninstall-service
+  uninstall-service [--purge]
+                      what it kept stays; --purge ends its guests and removes them, images and settings, too
   install-certificate TLS for the agent, by a certificate of its own; prints that
   install-updater     verified updates every Monday around 04:00 UTC
   uninstall-updater
@@ -35,12 +36,12 @@ install_service() {
   print_env
 }
 
-[ $# -eq 1 ] || usage
+[ $# -eq 1 ] || [ "$*" = 'uninstall-service --purge' ] || usage
 as_root "$@"
 case $1 in
   install-certificate) install_certificate qemu-agent.service ;;
   install-service) install_service ;;
-  uninstall-service) remove_units qemu-agent.service qemu-gpus.service ;;
+  uninstall-service) uninstall_agent "$QEMU_AGENT_BIN" qemu-agent.service qemu-gpus.service "${@:2}" ;;
   install-updater) install_updater qemu-update ;;
   uninstall-updater) remove_units qemu-update.timer qemu-update.service ;;
   env) print_env ;;

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # What the scripts of a host's agent share, whichever agent it is. Needs release.sh, config.sh and host.sh. The script that
 # reads this has said: `prefix` of the agent's variables, its `home` (`state` is where that is staged), `settings_of_sudo`
-# (its own variables that come along to root), `tree` (the checkout).
+# (its own variables that come along to root), `agent_env` (those that units give the agent), `tree` (the checkout).
 
 # default_bin <program>: a program that a package put into /usr/bin is left to the package manager.
 default_bin() { if [ -x "$DESTDIR/usr/bin/$1" ]; then printf '/usr/bin/%s' "$1"; else printf '/usr/local/bin/%s' "$1"; fi; }
@@ -98,15 +98,29 @@ with_token() {
 # field <name>: a text of the flat JSON object on stdin.
 field() { sed -n "s/.*\"$1\" *: *\"\\([^\"]*\\)\".*/\\1/p" | head -n 1; }
 
-# remove_units <unit>...
-remove_units() {
-  local unit
-  for unit in "$@"; do
-    [ -f "$units/$unit" ] || { log "$unit is not installed"; continue; }
-    systemctl disable --now "$unit"
-    rm -f "$units/$unit"
-  done
-  systemctl daemon-reload
+# uninstall_agent <program> <unit>... [--purge]: the agent; with --purge also its guests, and all that it kept for them.
+uninstall_agent() {
+  local program=$1 agent_units=() updater=${1##*/}
+  updater=${updater%-agent}-update
+  shift
+  while [ $# -gt 0 ] && [[ $1 = *.service ]]; do agent_units+=("$1"); shift; done
+  if is_purge "$@"; then
+    [ ! -e "$state" ] || [ -n "$(agent_token)" ] ||
+      die "$home has no token of this host's agent in .env, so it may be somebody else's: remove it by hand"
+    if [ -x "$DESTDIR$program" ] && [ -e "$state" ]; then end_guests "$program" "${agent_units[0]}"; fi
+    remove_units "$updater.timer" "$updater.service" "${agent_units[@]}"
+    purge "$home" "$program"
+  else
+    remove_units "${agent_units[@]}"
+    stays "$home" "$program"
+    log "guests, snapshots and images are in $home; --purge ends and removes them, too"
+  fi
+}
+
+# end_guests <program> <unit>: stops the agent's service, powers its guests off and takes their network away.
+end_guests() {
+  if [ -f "$units/$2" ]; then systemctl stop "$2"; fi
+  (load_settings; export "${agent_env[@]}"; "$DESTDIR$1" stop-vms)
 }
 
 # find_program <name> <given> <path> <asset> <member>: puts the first of these at the path: the given file, one of this

@@ -53,6 +53,55 @@ put_program() {
   changed=1
 }
 
+# remove_units <unit>...: out of the directory `units`.
+# shellcheck disable=SC2154  # whoever reads this says where units are
+remove_units() {
+  local unit
+  for unit in "$@"; do
+    [ -f "$units/$unit" ] || { log "$unit is not installed"; continue; }
+    systemctl disable --now "$unit"
+    rm -f "$units/$unit"
+  done
+  systemctl daemon-reload
+}
+
+# is_purge [--purge]: whether the configuration and everything that was kept go, too.
+is_purge() {
+  case ${1:-} in
+    --purge) return 0 ;;
+    '') return 1 ;;
+    *) die "'$1' is not known here (--purge)" ;;
+  esac
+}
+
+# stays <path>...: names what is there still.
+stays() {
+  local path
+  for path in "$@"; do
+    [ ! -e "$DESTDIR$path" ] || log "stays: $path"
+  done
+}
+
+# purge <path>...: what a package put there is its own.
+purge() {
+  local path
+  for path in "$@"; do
+    [ -e "$DESTDIR$path" ] || [ -L "$DESTDIR$path" ] || continue
+    case $path in /usr/bin/*) log "stays: $path, which is a package's (apt-get remove)"; continue ;; esac
+    rm -rf --one-file-system -- "$DESTDIR$path"
+    log "removed $path"
+  done
+}
+
+# purge_orchestrator <configuration> <program>: with the key of its secrets, and the store if that is a file here.
+purge_orchestrator() {
+  local database
+  database=$(setting "$DESTDIR$1" DATABASE_URL)
+  case $database in postgres*) log "stays: the database that DATABASE_URL named; without this TOKEN_ENCRYPTION_KEY its secrets are lost" ;; esac
+  # systemd keeps the state of a user that comes and goes in private/, behind a link.
+  purge "$1" "$2" /var/lib/fuse-orchestrator /var/lib/private/fuse-orchestrator
+}
+
 # write_unit <path> <text>
 write_unit() {
   if [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; then return 0; fi

@@ -23,6 +23,11 @@ class Host(Stage):
     def fc(self, *args, **kwargs):
         return self.run_script(SCRIPT, *args, **kwargs)
 
+    def agent_was_told(self):
+        """The commands that the agent's program was run with."""
+        told = self.calls_dir / "agent"
+        return told.read_text().splitlines() if told.exists() else []
+
     def give_agent(self):
         self.put(AGENT, FAKE_AGENT)
         self.put("/var/lib/fuse/vmlinux.bin", b"", 0o644)
@@ -130,11 +135,27 @@ class Orchestrator(Host):
         done = self.fc("install-orchestrator", ORCH_BIN_SRC=str(self.source), fails=True)
         self.assertIn("systemctl disable --now fuse-orchestrator", done.stderr)
 
+    def test_a_purge_takes_its_key_and_its_store_along_and_says_so(self):
+        self.fc("install-orchestrator", ORCH_BIN_SRC=str(self.source))
+        self.put("/var/lib/private/fuse-orchestrator/fuse.db", b"", 0o600)
+        done = self.fc("uninstall-orchestrator", "--purge")
+        self.assertIn("without this TOKEN_ENCRYPTION_KEY its secrets are lost", done.stderr)
+        self.assertEqual(list(self.everything()), [str(self.at(ENV))], "the token of the agent")
+        self.fc("uninstall-orchestrator", "--purge")
+
+    def test_a_package_keeps_its_program(self):
+        self.put("/usr/bin/orchestrator", program("packaged"))
+        self.fc("install-orchestrator")
+        done = self.fc("uninstall-orchestrator", "--purge")
+        self.assertIn("stays: /usr/bin/orchestrator, which is a package's", done.stderr)
+        self.assertTrue(self.at("/usr/bin/orchestrator").exists())
+
     def test_uninstalling_keeps_the_configuration(self):
         self.fc("install-orchestrator", ORCH_BIN_SRC=str(self.source))
         self.fc("uninstall-orchestrator")
         self.assertFalse(self.at(f"{UNITS}/orchestrator.service").exists())
         self.assertTrue(self.at(CONFIG).exists() and self.at(ORCHESTRATOR).exists())
+        self.assertEqual(self.fc("uninstall-orchestrator", "--all", fails=True).stdout, "")
         self.assertIn("disable --now orchestrator.service", self.calls())
         self.fc("uninstall-orchestrator")
 
@@ -163,6 +184,34 @@ class Agent(Host):
         self.fc("install-service")
         self.assertEqual(self.everything(), before)
         self.assertEqual(self.calls(), ["enable fc-agent.service", "start fc-agent.service"])
+
+    def test_uninstalling_says_what_stays_and_a_purge_ends_the_guests_first(self):
+        self.give_agent()
+        self.put("/usr/local/bin/firecracker", program("vmm"))
+        self.fc("install-service")
+        self.fc("install-updater")
+        self.forget_calls()
+        done = self.fc("uninstall-service")
+        for path in ("/var/lib/fuse", AGENT, "/usr/local/bin/firecracker"):
+            self.assertIn(f"stays: {path}\n", done.stderr)
+        self.assertTrue(self.at(ENV).exists())
+        self.assertFalse(self.at(f"{UNITS}/fc-agent.service").exists())
+        self.assertTrue(self.at(f"{UNITS}/fc-update.timer").exists())
+        self.assertNotIn("stop-vms", self.agent_was_told())
+
+        self.fc("install-service")
+        self.forget_calls()
+        self.fc("uninstall-service", "--purge")
+        self.assertEqual(self.calls()[0], "stop fc-agent.service", "guests end before what they run on")
+        self.assertIn("stop-vms", self.agent_was_told())
+        self.assertEqual(list(self.everything()), [str(self.at("/usr/local/bin/firecracker"))])
+        self.fc("uninstall-service", "--purge")
+
+    def test_a_purge_leaves_a_directory_that_may_be_somebody_elses(self):
+        self.put("/srv/data/mine", b"", 0o644)
+        done = self.fc("uninstall-service", "--purge", FC_DIR="/srv/data", fails=True)
+        self.assertIn("remove it by hand", done.stderr)
+        self.assertTrue(self.at("/srv/data/mine").exists())
 
     def test_a_token_is_made_once_and_other_settings_stay(self):
         self.put(ENV, "FUSE_MAX_VMS=10\n", 0o644)

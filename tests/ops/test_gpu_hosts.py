@@ -428,6 +428,9 @@ class Services(GpuHost):
         self.qemu("qemu-agent.sh", "uninstall-service")
         self.assertEqual(list(self.at("/etc/systemd/system").iterdir()), [])
         self.assertTrue(self.at(self.ENV).exists())
+        self.qemu("qemu-agent.sh", "install-service")
+        self.qemu("qemu-agent.sh", "uninstall-service", "--purge")
+        self.assertEqual(self.everything(), {})
 
     def test_without_an_image_it_says_what_makes_one(self):
         self.put(self.AGENT, FAKE_AGENT)

@@ -92,6 +92,18 @@ class Installing(Stage):
         self.assertIn("systemctl disable --now orchestrator", done.stderr)
         self.assertEqual(self.everything(), {})
 
+    def test_what_uninstalling_leaves_it_names_and_a_purge_leaves_nothing(self):
+        self.install(ORCH_BIN_SRC=str(self.source))
+        self.put("/var/lib/private/fuse-orchestrator/fuse.db", b"", 0o600)
+        done = self.run_script(SCRIPT, "uninstall")
+        self.assertFalse(self.at(UNIT).exists())
+        for path in (PROGRAM, CONFIG):
+            self.assertIn(f"stays: {path}\n", done.stderr)
+            self.assertTrue(self.at(path).exists())
+        self.run_script(SCRIPT, "uninstall", "--purge")
+        self.assertEqual(self.everything(), {})
+        self.assertIn("uninstall [--purge]", self.run_script(SCRIPT, "remove", fails=True).stderr)
+
     def test_a_start_that_fails_is_not_called_listening(self):
         (self.calls_dir / "broken-fuse-orchestrator").touch()
         done = self.install(ORCH_BIN_SRC=str(self.source), fails=True)

@@ -11,7 +11,7 @@ pub mod run;
 pub mod server;
 mod views;
 
-pub use http::{Allowlist, App, Auth, HttpMetrics, router};
+pub use http::{AddressBlocks, App, Auth, HttpMetrics, router};
 
 /// The release of this build, `dev` when it is not stamped.
 pub const VERSION: &str = match option_env!("FUSE_VERSION") {

@@ -44,6 +44,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     systemd::ready();
     let app = App::new(control.clone(), config.auth())
         .restricted_to(config.allowlist.clone())
+        .behind(config.trusted_proxies.clone())
         .with_secure_cookies(config.has_secure_cookies())
         .counted_by(HttpMetrics::register(&control)?);
     let stop = CancellationToken::new();
@@ -204,6 +205,7 @@ fn announce(config: &Config, store: &Store, listening: &Listening) {
         prefix = config.settings.vm_prefix,
         auth = config.auth_token.is_some(),
         allowed_blocks = config.allowlist.len(),
+        trusted_proxies = config.trusted_proxies.len(),
         store = ?store.engine(),
         database = config.masked_database_url(),
         "listening"

@@ -13,12 +13,13 @@ pub(super) const PROGRAM: &str = "orchestrator";
 const GRACE: Duration = Duration::from_secs(40);
 
 /// Settings of another orchestrator in the caller's shell must not bend this one.
-const NOT_OURS: [&str; 7] = [
+const NOT_OURS: [&str; 8] = [
     "FIRECRACKER_BASE_URL",
     "FIRECRACKER_TOKEN",
     "ORCH_TLS_CERT",
     "ORCH_TLS_KEY",
     "ORCH_ALLOWED_CIDRS",
+    "ORCH_TRUSTED_PROXIES",
     "ORCH_SECURE_COOKIES",
     "ORCH_VM_PREFIX",
 ];

@@ -61,6 +61,9 @@ pub struct Args {
     /// Address blocks that are let in, a comma list; unset = all [env: ORCH_ALLOWED_CIDRS]
     #[arg(long, value_name = "BLOCKS")]
     pub allowed_cidrs: Option<String>,
+    /// Address blocks of proxies whose X-Forwarded-For counts, a comma list; unset = none [env: ORCH_TRUSTED_PROXIES]
+    #[arg(long, value_name = "BLOCKS")]
+    pub trusted_proxies: Option<String>,
     /// Mark session cookies Secure: true or false; unset = when TLS is on [env: ORCH_SECURE_COOKIES]
     #[arg(long, value_name = "BOOL")]
     pub secure_cookies: Option<String>,

@@ -13,7 +13,7 @@ use fuse_daemon::tls::TlsFiles;
 use fuse_model::Redacted;
 
 use crate::{
-    http::{Allowlist, Auth},
+    http::{AddressBlocks, Auth},
     server::Timeouts,
 };
 
@@ -40,7 +40,9 @@ pub struct Config {
     /// The key before that, to read with.
     pub previous_encryption_key: Option<Redacted<[u8; 32]>>,
     /// Source addresses that are let in.
-    pub allowlist: Allowlist,
+    pub allowlist: AddressBlocks,
+    /// Proxies whose word counts on whom they speak for.
+    pub trusted_proxies: AddressBlocks,
     /// Whether session cookies are marked `Secure`; `None` = as the listener.
     pub secure_cookies: Option<bool>,
     /// Certificate and key files; `None` = plaintext.

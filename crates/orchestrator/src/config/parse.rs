@@ -8,7 +8,7 @@ use fuse_model::Redacted;
 use fuse_wire_host::{AgentRoots, AgentUrl};
 
 use super::{Args, Config};
-use crate::{http::Allowlist, server::Timeouts};
+use crate::{http::AddressBlocks, server::Timeouts};
 
 /// A setting that the process refuses to start with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +48,15 @@ impl Source<'_> {
 
     fn text(&self, flag: Option<String>, variable: &str) -> Option<String> {
         flag.or_else(|| self.env(variable))
+    }
+
+    fn blocks(
+        &self,
+        flag: Option<String>,
+        variable: &'static str,
+    ) -> Result<AddressBlocks, ConfigError> {
+        AddressBlocks::parse(&self.text(flag, variable).unwrap_or_default())
+            .map_err(|reason| bad(variable, reason))
     }
 
     fn switch(
@@ -112,12 +121,8 @@ impl Config {
                 .map(Redacted::new),
             encryption_key: encryption_key(&source, KEY)?,
             previous_encryption_key: encryption_key(&source, PREVIOUS_KEY)?,
-            allowlist: Allowlist::parse(
-                &source
-                    .text(args.allowed_cidrs, "ORCH_ALLOWED_CIDRS")
-                    .unwrap_or_default(),
-            )
-            .map_err(|reason| bad("ORCH_ALLOWED_CIDRS", reason))?,
+            allowlist: source.blocks(args.allowed_cidrs, "ORCH_ALLOWED_CIDRS")?,
+            trusted_proxies: source.blocks(args.trusted_proxies, "ORCH_TRUSTED_PROXIES")?,
             secure_cookies: source.switch(args.secure_cookies, "ORCH_SECURE_COOKIES")?,
             tls: TlsFiles::named(
                 ("ORCH_TLS_CERT", source.text(args.tls_cert, "ORCH_TLS_CERT")),

@@ -88,6 +88,7 @@ fn refusals_name_the_variable() {
             "ORCH_PLACEMENT_POLICY: ",
         ),
         ([("ORCH_ALLOWED_CIDRS", "10.0.0.0")], "ORCH_ALLOWED_CIDRS: "),
+        ([("ORCH_TRUSTED_PROXIES", "::1")], "ORCH_TRUSTED_PROXIES: "),
         ([("ORCH_SECURE_COOKIES", "maybe")], "ORCH_SECURE_COOKIES: "),
         (
             [("ORCH_SCOPE_KEYS_TO_OWNER", "on")],

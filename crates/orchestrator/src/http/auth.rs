@@ -161,7 +161,7 @@ pub(super) fn refusal(kind: AuditKind, parts: &Parts) -> AuditEntry {
 fn peer(extensions: &Extensions) -> String {
     extensions
         .get::<Peer>()
-        .map(|Peer(peer)| peer.to_string())
+        .map(Peer::to_string)
         .unwrap_or_default()
 }
 

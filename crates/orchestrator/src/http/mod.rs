@@ -1,10 +1,11 @@
 //! The HTTP surface around the routes: layers, authentication, bodies, errors.
 //!
 //! Order, outermost first: the outer probes; `Server`, request id and span; counting;
-//! address allowlist; route match (404 and 405 answer here, without credentials);
+//! whom a proxy speaks for; address allowlist; route match (404 and 405 answer here, without credentials);
 //! authentication (all but login and logout); the master check of routes that need
 //! it; whose environment it is; handler.
 
+mod address_blocks;
 mod allowlist;
 mod auth;
 mod body;
@@ -13,6 +14,7 @@ mod layers;
 pub(crate) mod metrics;
 mod ownership;
 mod principal;
+mod proxies;
 mod query;
 mod session;
 mod throttle;
@@ -23,7 +25,7 @@ use axum::{Router, middleware, routing::any};
 use fuse_control::Control;
 use tower::ServiceBuilder;
 
-pub use allowlist::Allowlist;
+pub use address_blocks::AddressBlocks;
 pub use auth::Auth;
 pub use metrics::HttpMetrics;
 
@@ -42,7 +44,8 @@ use crate::routes::{self, Access};
 pub struct App {
     pub(crate) control: Control,
     pub(crate) auth: Auth,
-    pub(crate) allowlist: Allowlist,
+    pub(crate) allowlist: AddressBlocks,
+    pub(crate) proxies: AddressBlocks,
     pub(crate) secure_cookies: bool,
     pub(crate) logins: Arc<Throttle>,
     pub(crate) metrics: Option<HttpMetrics>,
@@ -55,7 +58,8 @@ impl App {
         Self {
             control,
             auth,
-            allowlist: Allowlist::default(),
+            allowlist: AddressBlocks::default(),
+            proxies: AddressBlocks::default(),
             secure_cookies: false,
             logins: Arc::default(),
             metrics: None,
@@ -64,8 +68,15 @@ impl App {
 
     /// The same, for these source addresses only.
     #[must_use]
-    pub fn restricted_to(mut self, allowlist: Allowlist) -> Self {
+    pub fn restricted_to(mut self, allowlist: AddressBlocks) -> Self {
         self.allowlist = allowlist;
+        self
+    }
+
+    /// The same, behind these proxies, which say whom they speak for.
+    #[must_use]
+    pub fn behind(mut self, proxies: AddressBlocks) -> Self {
+        self.proxies = proxies;
         self
     }
 
@@ -127,6 +138,10 @@ pub fn router(app: App) -> Router {
     let main = ServiceBuilder::new()
         .layer(middleware::from_fn(layers::identify))
         .layer(middleware::from_fn_with_state(app.clone(), metrics::count))
+        .layer(middleware::from_fn_with_state(
+            app.clone(),
+            proxies::look_behind,
+        ))
         .layer(middleware::from_fn_with_state(
             app.clone(),
             allowlist::admit,

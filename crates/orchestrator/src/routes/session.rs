@@ -13,11 +13,16 @@ use crate::{
 };
 
 pub(super) async fn login(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let Some(master) = app.auth.login(&app.control)? else {
-        return Ok(StatusCode::NO_CONTENT.into_response());
-    };
     let (parts, body) = request.into_parts();
-    let address = parts.extensions.get::<Peer>().map(|Peer(peer)| peer.ip());
+    let master = match app.auth.login(&app.control) {
+        Ok(Some(master)) => master,
+        Ok(None) => return Ok(StatusCode::NO_CONTENT.into_response()),
+        Err(refused) => {
+            note_failure(&app, &parts);
+            return Err(refused);
+        }
+    };
+    let address = parts.extensions.get::<Peer>().map(|peer| peer.address);
     if let Some(wait) = address.and_then(|address| app.logins.wait(address)) {
         return Err(ApiError::too_many_logins(wait));
     }

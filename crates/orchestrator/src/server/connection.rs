@@ -97,7 +97,7 @@ async fn answer(
             left,
         })
     });
-    request.extensions_mut().insert(Peer(peer));
+    request.extensions_mut().insert(Peer::from(peer));
     let mut response = router.oneshot(request).await?;
     if left.load(Ordering::Relaxed) {
         // The connection cannot go on behind a body that nobody reads. Said in time,

@@ -5,7 +5,11 @@ mod connection;
 mod listening;
 mod timed_io;
 
-use std::time::Duration;
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 pub use listening::Listening;
 
@@ -39,9 +43,32 @@ impl Default for Timeouts {
     }
 }
 
-/// The TCP peer of a request.
+/// Where a request comes from: the TCP peer, or whom a trusted proxy speaks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer(pub std::net::SocketAddr);
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port; nobody asks a proxy for that.
+    pub port: Option<u16>,
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(peer: SocketAddr) -> Self {
+        Self {
+            address: peer.ip(),
+            port: Some(peer.port()),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
+}
 
 /// Put into the extensions of a response that may take as long as it likes: event
 /// streams and commands.

@@ -162,7 +162,7 @@ async fn a_slow_create_and_a_quiet_stream_are_not_cut_off() {
 
 #[tokio::test]
 async fn a_source_that_is_not_allowed_gets_nothing_but_the_probes() {
-    let allowlist = fuse_orchestrator::Allowlist::parse("192.0.2.0/24").unwrap();
+    let allowlist = fuse_orchestrator::AddressBlocks::parse("192.0.2.0/24").unwrap();
     let fuse = Orchestrator::with(Options {
         allowlist,
         ..Options::default()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::{Router, body::Body, http::Request};
 use fuse_control::{Control, Settings};
-use fuse_orchestrator::{Allowlist, App, Auth, HttpMetrics, router};
+use fuse_orchestrator::{AddressBlocks, App, Auth, HttpMetrics, router};
 use fuse_store::{Store, Vault};
 use fuse_testkit::fake_agent::Step;
 use http_body_util::BodyExt as _;
@@ -171,7 +171,7 @@ async fn surface(allowlist: &str) -> Router {
     let control = Control::new(store, Settings::default()).unwrap();
     let metrics = HttpMetrics::register(&control).unwrap();
     let app = App::new(control, Auth::master(MASTER))
-        .restricted_to(Allowlist::parse(allowlist).unwrap())
+        .restricted_to(AddressBlocks::parse(allowlist).unwrap())
         .counted_by(metrics);
     router(app)
 }

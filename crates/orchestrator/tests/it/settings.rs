@@ -70,6 +70,7 @@ const SETTINGS: &[Setting] = &[
     setting("agent-ca", "ORCH_AGENT_CA", "", "/nowhere.pem"),
     setting("auth-token", "ORCH_AUTH_TOKEN", "", ""),
     setting("allowed-cidrs", "ORCH_ALLOWED_CIDRS", "", "10.0.0.0/33"),
+    setting("trusted-proxies", "ORCH_TRUSTED_PROXIES", "", "10.0.0.1"),
     setting("secure-cookies", "ORCH_SECURE_COOKIES", "", "maybe"),
     setting(
         "reconcile-interval",

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use fuse_control::{Control, Settings};
 use fuse_model::Redacted;
 use fuse_orchestrator::{
-    Allowlist, App, Auth, HttpMetrics, router,
+    AddressBlocks, App, Auth, HttpMetrics, router,
     server::{Listening, Timeouts},
 };
 use fuse_store::{Store, Vault};
@@ -24,8 +24,10 @@ pub(crate) struct Options {
     pub(crate) database: Option<String>,
     pub(crate) settings: Settings,
     pub(crate) timeouts: Timeouts,
+    pub(crate) auth: Auth,
     pub(crate) key: bool,
-    pub(crate) allowlist: Allowlist,
+    pub(crate) allowlist: AddressBlocks,
+    pub(crate) proxies: AddressBlocks,
     pub(crate) listen: &'static str,
 }
 
@@ -35,8 +37,10 @@ impl Default for Options {
             database: None,
             settings: Settings::default(),
             timeouts: Timeouts::default(),
+            auth: Auth::master(MASTER),
             key: true,
-            allowlist: Allowlist::default(),
+            allowlist: AddressBlocks::default(),
+            proxies: AddressBlocks::default(),
             listen: "127.0.0.1:0",
         }
     }
@@ -126,8 +130,9 @@ impl Orchestrator {
             .unwrap();
         let control = Control::new(store, options.settings).unwrap();
         control.run();
-        let app = App::new(control.clone(), Auth::master(MASTER))
+        let app = App::new(control.clone(), options.auth)
             .restricted_to(options.allowlist)
+            .behind(options.proxies)
             .counted_by(HttpMetrics::register(&control).unwrap());
         let surface = router(app);
         let listening = Listening::bind(options.listen, None, options.timeouts)

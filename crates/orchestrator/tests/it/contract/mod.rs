@@ -10,7 +10,7 @@ mod snapshots;
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use fuse_control::Control;
-use fuse_orchestrator::{Allowlist, openapi::document};
+use fuse_orchestrator::{AddressBlocks, Auth, openapi::document};
 use fuse_store::{AuditFilter, Page};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -73,10 +73,25 @@ async fn audited(control: &Control, kind: &str) -> Vec<(String, Value)> {
         .collect()
 }
 
+/// The same, once there are as many: they are written behind the answer.
+async fn audited_times(control: &Control, kind: &str, count: usize) -> Vec<(String, Value)> {
+    let waited = async {
+        loop {
+            let entries = audited(control, kind).await;
+            if entries.len() == count {
+                return entries;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(20), waited).await;
+    waited.expect("an audit event for each")
+}
+
 #[tokio::test]
 async fn the_allowlist_comes_before_routes_credentials_and_bodies() {
     let fuse = Orchestrator::with(Options {
-        allowlist: Allowlist::parse("192.0.2.0/24").unwrap(),
+        allowlist: AddressBlocks::parse("192.0.2.0/24").unwrap(),
         ..Options::default()
     })
     .await;
@@ -117,18 +132,7 @@ async fn the_allowlist_comes_before_routes_credentials_and_bodies() {
             ("", "mine")
         );
     }
-    let waited = async {
-        loop {
-            let entries = audited(&fuse.control, "ip.rejected").await;
-            if entries.len() == refused {
-                return entries;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let entries = tokio::time::timeout(std::time::Duration::from_secs(20), waited)
-        .await
-        .expect("an audit event for each");
+    let entries = audited_times(&fuse.control, "ip.rejected", refused).await;
     let mine = json!({"method": "GET", "path": "/v1/nope", "request_id": "mine"});
     assert!(
         entries
@@ -136,6 +140,74 @@ async fn the_allowlist_comes_before_routes_credentials_and_bodies() {
             .any(|(peer, payload)| { peer.starts_with("127.0.0.1") && *payload == mine })
     );
     fuse.stop().await;
+}
+
+/// Keys without a master token: nobody can log in, and that somebody tried is known.
+#[tokio::test]
+async fn a_login_without_a_master_token_is_refused_and_audited() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let fuse = Orchestrator::with(Options {
+        auth: Auth::without_master(),
+        ..Options::file(dir.path())
+    })
+    .await;
+    let login = bare(&fuse, "POST", "/login").json(&json!({"token": "t"}));
+    let answer = Orchestrator::send(login).await;
+    let message = "login needs the master token and none is configured: set ORCH_AUTH_TOKEN";
+    answer.is_error(401, "unauthorized", message);
+    let (_, payload) = audited_times(&fuse.control, "auth.failed", 1)
+        .await
+        .remove(0);
+    assert_eq!(
+        (&payload["method"], &payload["path"]),
+        (&json!("POST"), &json!("/login"))
+    );
+    fuse.stop().await;
+}
+
+/// Behind a trusted proxy it is the client that is let in or not, that is audited, and that guesses at the
+/// login; from anybody else its header is nothing.
+#[tokio::test]
+async fn a_trusted_proxy_says_whom_it_speaks_for() {
+    let blocks = |text| AddressBlocks::parse(text).unwrap();
+    for (proxies, forwarded, source) in [
+        ("127.0.0.0/8", "203.0.113.9", Some("203.0.113.9")),
+        ("127.0.0.0/8", "192.0.2.1, 203.0.113.9", Some("203.0.113.9")),
+        ("127.0.0.0/8", "203.0.113.9, 192.0.2.1", None),
+        ("", "203.0.113.9", None),
+        ("10.0.0.0/8", "203.0.113.9", None),
+    ] {
+        let fuse = Orchestrator::with(Options {
+            allowlist: blocks("203.0.113.0/24"),
+            proxies: blocks(proxies),
+            ..Options::default()
+        })
+        .await;
+        let ask = |method, path: &str| {
+            bare(&fuse, method, path)
+                .header("X-Forwarded-For", forwarded)
+                .json(&json!({"token": "guess"}))
+        };
+        let answer = Orchestrator::send(ask("GET", "/v1/hosts")).await;
+        let case = format!("{proxies} {forwarded}");
+        assert_eq!(
+            answer.status,
+            if source.is_some() { 401 } else { 403 },
+            "{case}"
+        );
+        if let Some(source) = source {
+            for _ in 0..10 {
+                Orchestrator::send(ask("POST", "/login")).await.is(401);
+            }
+            Orchestrator::send(ask("POST", "/login")).await.is(429);
+            let other = ask("POST", "/login").header("X-Forwarded-For", "203.0.113.10");
+            Orchestrator::send(other).await.is(401);
+            let entries = audited_times(&fuse.control, "auth.failed", 12).await;
+            let of_source = entries.iter().filter(|(peer, _)| peer == source);
+            assert_eq!(of_source.count(), 11, "{entries:?}");
+        }
+        fuse.stop().await;
+    }
 }
 
 /// The kernel names an IPv4 peer of a socket of both families by an IPv6 address.
@@ -147,7 +219,7 @@ async fn peers_of_ipv4_are_that_on_a_socket_of_both_families() {
         ("::/0", false),
     ] {
         let fuse = Orchestrator::with(Options {
-            allowlist: Allowlist::parse(list).unwrap(),
+            allowlist: AddressBlocks::parse(list).unwrap(),
             listen: ":0",
             ..Options::default()
         })
@@ -159,16 +231,7 @@ async fn peers_of_ipv4_are_that_on_a_socket_of_both_families() {
         } else {
             "ip.rejected"
         };
-        let noted = async {
-            loop {
-                match audited(&fuse.control, kind).await.pop() {
-                    Some((peer, _)) => return peer,
-                    None => tokio::task::yield_now().await,
-                }
-            }
-        };
-        let peer = tokio::time::timeout(std::time::Duration::from_secs(20), noted).await;
-        let peer = peer.expect("an audit event");
+        let (peer, _) = audited_times(&fuse.control, kind, 1).await.remove(0);
         assert!(peer.starts_with("127.0.0.1:"), "{peer}");
         fuse.stop().await;
     }

@@ -25,6 +25,7 @@ fn start(mut args: config::Args) -> anyhow::Result<()> {
         .build()?;
     let outcome = match (command, mint) {
         (Some(config::Command::Rekey), _) => runtime.block_on(run::rekey(config)),
+        (Some(config::Command::BackupCheck), _) => runtime.block_on(run::check_backup(config)),
         // Required, so given.
         (Some(config::Command::Reconcile { dry_run: _ }), _) => {
             runtime.block_on(run::preview_reconcile(config))

@@ -184,6 +184,47 @@ pub async fn rekey(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Reads everything that a copy of the store holds, and says what that is.
+///
+/// # Errors
+/// There is no durable store, it cannot be read in full, it is empty, or some secrets do not open.
+pub async fn check_backup(config: Config) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        config.database_url.is_some(),
+        "backup-check reads a copy of the store: set DATABASE_URL to postgres://… or sqlite://…"
+    );
+    let store = open(&config).await?;
+    let found = store.inventory().await;
+    store.close().await;
+    let found = found.context("the copy cannot be read in full")?;
+    let secrets = &found.secrets;
+    writeln!(
+        std::io::stdout(),
+        "{} hosts, {} environments, {} snapshots, {} API keys; {} secrets open",
+        found.hosts,
+        found.environments,
+        found.snapshots,
+        found.api_keys,
+        secrets.current + secrets.outdated
+    )?;
+    anyhow::ensure!(
+        secrets.unreadable.is_empty(),
+        "TOKEN_ENCRYPTION_KEY does not open the secrets of {}. a backup is whole with the key that the fleet had then: \
+         keep that beside it, or set TOKEN_ENCRYPTION_KEY_PREVIOUS to it",
+        secrets
+            .unreadable
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    anyhow::ensure!(
+        found.hosts + found.environments + found.snapshots + found.api_keys > 0,
+        "there is nothing in it: is DATABASE_URL the copy?"
+    );
+    Ok(())
+}
+
 /// Finishes the writes under way and gives the leases back.
 async fn close(store: &Store) {
     match tokio::time::timeout(CLOSE_LIMIT, store.close()).await {

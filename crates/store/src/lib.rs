@@ -21,6 +21,7 @@ mod error;
 mod event;
 mod host;
 mod idempotency;
+mod inventory;
 mod keys;
 mod lease;
 mod listen;
@@ -41,6 +42,7 @@ mod writer;
 pub use error::{OpenError, StoreError};
 pub use event::EventWatch;
 pub use host::Breaker;
+pub use inventory::Inventory;
 pub use keys::{KeyReport, Rekeyed};
 pub use snapshot::{
     CachedLayer, Holder, SnapshotChange, SnapshotFilter, SnapshotPlace, SnapshotUsage, later,

@@ -146,6 +146,12 @@ pub enum Command {
     /// the old one. On PostgreSQL it runs while orchestrators serve; it may be interrupted and run
     /// again.
     Rekey,
+    /// Read a restored backup from end to end, then exit
+    ///
+    /// Give it a copy of the database as DATABASE_URL and the fleet's TOKEN_ENCRYPTION_KEY: every host, environment,
+    /// snapshot and API key is read, and every secret opened. It brings the schema up to date, as a
+    /// start does, and changes nothing else.
+    BackupCheck,
     /// Show what a reconcile cycle would do, then exit
     ///
     /// Reads the store and asks every host, and changes nothing. Beside serving orchestrators on

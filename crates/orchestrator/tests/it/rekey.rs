@@ -26,8 +26,16 @@ fn env<'a>(database: &'a str, key: &'a str, previous: &'a str) -> [(&'a str, &'a
 }
 
 fn rekey(env: &[(&str, &str)]) -> Output {
+    run("rekey", env)
+}
+
+fn backup_check(env: &[(&str, &str)]) -> Output {
+    run("backup-check", env)
+}
+
+fn run(subcommand: &str, env: &[(&str, &str)]) -> Output {
     command()
-        .arg("rekey")
+        .arg(subcommand)
         .envs(env.iter().copied())
         .output()
         .unwrap()
@@ -97,6 +105,19 @@ async fn moves_to_another_key(database: &str) {
     let why = text(&failed.stderr);
     assert!(why.contains("environment fuse-a, host h"), "{why}");
 
+    // A backup is whole with the key that its secrets are sealed under.
+    let whole = backup_check(&env(database, OLD, ""));
+    let said = "1 hosts, 1 environments, 0 snapshots, 0 API keys; 3 secrets open\n";
+    assert_eq!(text(&whole.stdout), said, "{whole:?}");
+    assert_eq!(whole.status.code(), Some(0));
+    let torn = backup_check(&env(database, NEW, ""));
+    assert_eq!(torn.status.code(), Some(1));
+    let why = text(&torn.stderr);
+    assert!(
+        why.contains("does not open the secrets of environment fuse-a, host h"),
+        "{why}"
+    );
+
     let mut program = Program::start(&env(database, NEW, OLD));
     assert_eq!(exec(&program).await, 200);
     // One process at a time has a file.
@@ -160,6 +181,25 @@ async fn postgres_moves_to_another_key_and_says_what_it_cannot_read() {
         last.contains("environments") && last.contains("state"),
         "{why}"
     );
+    let damaged = backup_check(&env(&database, NEW, ""));
+    assert_eq!(damaged.status.code(), Some(1));
+    let why = text(&damaged.stderr);
+    assert!(why.contains("cannot be read in full"), "{why}");
+}
+
+#[test]
+fn an_empty_store_is_no_backup() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = format!("sqlite://{}/fuse.db", dir.path().display());
+    for (database, part) in [
+        ("", "DATABASE_URL"),
+        (file.as_str(), "there is nothing in it"),
+    ] {
+        let failed = backup_check(&env(database, NEW, ""));
+        assert_eq!(failed.status.code(), Some(1));
+        let why = text(&failed.stderr);
+        assert!(why.contains(part), "{part}: {why}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use fuse_redact::Redactor;
 use fuse_wire_host::HostError;
 
 use crate::{
-    error::{chain, of_the_store},
+    error::chain,
     guest::CredentialError,
     provider::{LookupError, ProviderError},
 };
@@ -199,7 +199,7 @@ impl BootError {
             Self::Services { said } => with_tail(&self.to_string(), said, redactor),
             Self::ScriptTimeout { stderr, .. } => with_tail(&self.to_string(), stderr, redactor),
             Self::TakenOver => format!("vm {vm} was destroyed while it was being created"),
-            Self::Lookup(LookupError::Store(e)) => of_the_store(e),
+            Self::Lookup(e @ LookupError::Store(_)) => e.to_string(),
             Self::Lookup(_)
             | Self::Egress
             | Self::Seed(_)
@@ -245,7 +245,7 @@ mod tests {
     fn what_a_store_says_that_does_not_answer_is_for_the_log() {
         let store = fuse_store::StoreError::Overloaded;
         assert_eq!(store.kind(), ErrorKind::Unavailable);
-        let told = redacted(&BootError::Lookup(LookupError::Store(store)));
+        let told = redacted(&BootError::Lookup(store.into()));
         assert_eq!(
             (told.kind, told.message.as_str()),
             (

@@ -15,6 +15,7 @@ use fuse_wire_host::{
 };
 
 use super::{AgentProvider, Provider, StubProvider};
+use crate::error::{chain, of_the_store};
 
 /// Another replica may register a host anew (new URL, new token): a client is made
 /// again from the stored host after this time.
@@ -41,9 +42,16 @@ pub enum LookupError {
         #[source]
         source: AgentUrlError,
     },
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    /// The store failed. No `source`: whoever prints this prints it to callers and into records.
+    #[error("{}", of_the_store(.0))]
+    Store(StoreError),
+}
+
+impl From<StoreError> for LookupError {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(error = %chain(&error), "cannot look up the agent of a host");
+        Self::Store(error)
+    }
 }
 
 impl LookupError {

@@ -7,9 +7,16 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 ops/dev/deps.sh test
-ops/dev/lint.sh
-cargo build --locked --workspace --bins
-ops/dev/image.sh target/debug/fc-agent services node
+# A first build is quicker without the notes that later ones would be incremental by.
+[ -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ] || export CARGO_INCREMENTAL=0
+# All programs and tests in one build: by themselves, programs are built with other features and everything is built twice.
+cargo build --locked --workspace --bins --tests
+# What guests boot is mostly fetched and unpacked; the processor has time for the linter.
+ops/dev/image.sh target/debug/fc-agent services node &
+linted=0
+ops/dev/lint.sh || linted=$?
+wait "$!"
+[ "$linted" -eq 0 ] || exit "$linted"
 
 # Tests that cannot run here print `SKIP <test>: <reason>`; --show-output keeps those lines.
 status=0

@@ -5,15 +5,11 @@ use std::future::Future;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 /// Address of the test's machine on the cable.
 pub(crate) const HOST: &str = "198.51.100.1";
 /// Address of the other machine.
 pub(crate) const OUTSIDE: &str = "198.51.100.2";
-
-/// Guests are slow to emulate: one test has the CPUs at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What guests boot from.
 #[derive(Clone)]
@@ -35,7 +31,6 @@ pub(crate) fn on_a_machine<F: Future<Output = ()>>(
             return;
         }
     };
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         run(&["ip", "link", "set", "lo", "up"]);

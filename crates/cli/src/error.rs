@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::commands::{
-    build, connect, context, environment, healthy, host, init, man, secrets, snapshot, up,
+    build, connect, context, environment, healthy, host, init, man, secrets, snapshot, token_file,
+    up,
 };
 use crate::io::Io;
 use crate::{config, local, render, wait};
@@ -26,6 +27,9 @@ pub(crate) enum Error {
     /// The orchestrator, or the way to it.
     #[error("{}", render::api::message(.0))]
     Client(#[from] fuse_client::Error),
+    /// `--token-file`.
+    #[error(transparent)]
+    TokenFile(#[from] token_file::Error),
     /// `connect`.
     #[error(transparent)]
     Connect(#[from] connect::Error),
@@ -128,9 +132,11 @@ impl Error {
         match self {
             Self::Config(_) | Self::Context(_) => "config",
             Self::Client(_) | Self::Connect(_) => "unreachable",
-            Self::Host(_) | Self::Environment(_) | Self::Secrets(_) | Self::Snapshot(_) => {
-                "invalid_argument"
-            }
+            Self::Host(_)
+            | Self::Environment(_)
+            | Self::Secrets(_)
+            | Self::Snapshot(_)
+            | Self::TokenFile(_) => "invalid_argument",
             Self::Up(error) => error.code(),
             Self::Healthy(error) => error.code(),
             Self::Wait(error) => error.code(),

@@ -8,6 +8,7 @@ use fuse_client::{ApiError, BaseUrl, BaseUrlError, Client, Identity, Token};
 use fuse_wire_api::PageQuery;
 
 use super::done;
+use super::token_file::TokenFileArgs;
 use crate::app::{App, options};
 use crate::config::Credentials;
 use crate::error::Error as CliError;
@@ -94,6 +95,8 @@ pub(crate) struct ConnectArgs {
         value_name = "TOKEN"
     )]
     pub(crate) token: String,
+    #[command(flatten)]
+    pub(crate) file: TokenFileArgs,
     /// Name of the context [default: the host name of the URL].
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -123,7 +126,8 @@ pub(crate) async fn run(app: &App, args: ConnectArgs) -> Result<(), CliError> {
         ));
     }
     let name = choose_name(app, &args, &base_url)?;
-    let given = Some(args.token.trim())
+    let given = args.file.read()?.unwrap_or_else(|| args.token.clone());
+    let given = Some(given.trim())
         .filter(|token| !token.is_empty())
         .map(Token::new);
     let url = base_url.to_string();

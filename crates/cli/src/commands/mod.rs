@@ -23,6 +23,7 @@ pub(crate) mod secrets;
 pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod task;
+pub(crate) mod token_file;
 pub(crate) mod up;
 pub(crate) mod validate;
 pub(crate) mod version;

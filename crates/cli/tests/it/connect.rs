@@ -201,3 +201,58 @@ fn contexts_are_used_and_removed() {
         .says("no orchestrator selected");
     user.run(&["--context", "b", "context", "current"]).ok();
 }
+
+#[test]
+fn a_token_may_be_in_a_file_that_no_error_repeats() {
+    let server = orchestrator();
+    let user = User::new();
+    user.write("token", "good\n");
+    let connect = |file: &str| {
+        let args = ["connect", &server.url(), "--token-file", file];
+        args.map(str::to_owned)
+    };
+    let run = |file: &str| user.run(&connect(file).each_ref().map(String::as_str));
+    run("token").ok();
+    assert!(user.config().contains("token: good\n"), "{}", user.config());
+    let args = connect("-");
+    user.run_with_input(&args.each_ref().map(String::as_str), "good")
+        .ok();
+
+    for (content, says) in [("", "holds no token"), ("hush hush\n", "holds no token")] {
+        user.write("bad", content);
+        let refused = run("bad").exits(1).says("bad").says(says);
+        assert!(!refused.stderr.contains("hush"), "{}", refused.stderr);
+    }
+    run("nowhere")
+        .exits(1)
+        .says("could not read the token from nowhere");
+    let both = [
+        "connect",
+        &server.url(),
+        "--token",
+        "good",
+        "--token-file",
+        "token",
+    ];
+    user.run(&both).exits(1).says("--token-file");
+
+    let agent = Fake::start(|seen| {
+        (seen.line == "POST /v1/hosts").then(|| json(201, &crate::fake::host("a", &[])))
+    });
+    let user = User::connected(&agent.url(), "tok");
+    user.write("agent-token", "agents-own\n");
+    let register = [
+        "host",
+        "register",
+        "a",
+        "--url",
+        "http://10.0.0.5:8090",
+        "--max-vms",
+        "2",
+        "--token-file",
+        "agent-token",
+    ];
+    user.run(&register).ok();
+    let sent = agent.seen().pop().unwrap().body;
+    assert!(sent.contains("agents-own"), "{sent}");
+}

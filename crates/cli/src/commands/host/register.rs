@@ -11,6 +11,7 @@ use inquire::{CustomType, CustomUserError, Password, PasswordDisplayMode, Select
 use super::{Error, show};
 use crate::app::App;
 use crate::commands::flags::{self, SizeArgs};
+use crate::commands::token_file::TokenFileArgs;
 use crate::error::Error as CliError;
 use crate::render::or_dash;
 
@@ -55,6 +56,8 @@ pub(crate) struct RegisterArgs {
     /// The host agent's own token [default: $FC_AGENT_TOKEN, or $QEMU_AGENT_TOKEN with qemu].
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) file: TokenFileArgs,
     /// Allow an agent without a token.
     #[arg(long)]
     pub(crate) no_verify: bool,
@@ -89,6 +92,9 @@ pub(crate) struct RegisterArgs {
 
 /// Checks, registers, shows the host.
 pub(crate) async fn run(app: &App, mut args: RegisterArgs) -> Result<(), CliError> {
+    if let Some(token) = args.file.read()? {
+        args.token = Some(token);
+    }
     if args.url.as_deref().unwrap_or_default().trim().is_empty() {
         if !app.io.interactive() {
             return Err(Error::UrlMissing.into());

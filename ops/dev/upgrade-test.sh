@@ -33,6 +33,7 @@ if [ -z "${FUSE_UPGRADE_FROM:-}" ]; then
   FUSE_UPGRADE_FROM=$(build "$from")
 fi
 export FUSE_UPGRADE_FROM
-cargo build --locked --workspace --bins
+# With the features of `make test`, so that nothing is built anew for this.
+cargo build --locked --workspace --bins --tests
 ops/dev/image.sh target/debug/fc-agent
-cargo test --locked -p fuse-e2e --test it -- upgrade:: --test-threads=1
+cargo test --locked --workspace --test it -- upgrade:: --test-threads=1

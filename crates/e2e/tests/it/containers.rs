@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use fuse_testkit::Stack;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OnceCell;
 
@@ -18,11 +18,14 @@ pub(crate) struct Image {
     pub(crate) script: &'static str,
     /// Another program: name and text.
     pub(crate) tool: Option<(&'static str, &'static str)>,
+    /// A directory that outlives its containers.
+    pub(crate) volume: Option<&'static str>,
 }
 
 /// Applets of busybox that scripts use.
-const APPLETS: [&str; 9] = [
-    "sh", "cat", "echo", "httpd", "mkdir", "nslookup", "sleep", "test", "touch",
+const APPLETS: [&str; 13] = [
+    "sh", "cat", "cp", "echo", "httpd", "ln", "mkdir", "mv", "nslookup", "sleep", "test", "touch",
+    "wget",
 ];
 
 /// The variant `name` as it was built, for the stack; `None` with the reason to skip.
@@ -46,16 +49,19 @@ pub(crate) async fn give_services(
         Ok(built) => built,
         Err(reason) => return Ok(Err(reason)),
     };
-    GIVEN
-        .get_or_try_init(|| async { add_archives(stack, &built, images) })
-        .await?;
+    // Under its name when it is whole: whoever finds it there may boot it.
+    let give = || async {
+        let whole = with_archives(stack, &built, images)?;
+        anyhow::Ok(fs::rename(whole, stack.images_dir().join("services.ext4"))?)
+    };
+    GIVEN.get_or_try_init(give).await?;
     Ok(Ok(()))
 }
 
-fn add_archives(stack: &Stack, built: &Path, images: &[Image]) -> Result<()> {
+/// A copy of `built` with archives of `images` in it.
+pub(crate) fn with_archives(stack: &Stack, built: &Path, images: &[Image]) -> Result<PathBuf> {
     let work = stack.dir().join("containers");
     fs::create_dir_all(&work)?;
-    // Not under its name yet: whoever finds it there may boot it.
     let draft = work.join("services.ext4");
     let (from, to) = (built.to_string_lossy(), draft.to_string_lossy());
     run("cp", &["--reflink=auto", "--sparse=always", &from, &to])?;
@@ -65,8 +71,7 @@ fn add_archives(stack: &Stack, built: &Path, images: &[Image]) -> Result<()> {
         let write = format!("write {} /srv/images/{number}.tar", archive.display());
         run("debugfs", &["-w", "-R", &write, &to])?;
     }
-    fs::rename(&draft, stack.images_dir().join("services.ext4"))?;
-    Ok(())
+    Ok(draft)
 }
 
 fn archive(dir: &Path, image: &Image) -> Result<PathBuf> {
@@ -96,8 +101,13 @@ fn archive(dir: &Path, image: &Image) -> Result<PathBuf> {
         .concat(),
     )?;
     let layer = blob(&oci, &fs::read(&layer)?, "image.layer.v1.tar")?;
+    let volumes: Map<_, _> = image
+        .volume
+        .map(|at| (at.to_owned(), json!({})))
+        .into_iter()
+        .collect();
     let config = json!({"architecture": "amd64", "os": "linux",
-        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/main"]},
+        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/main"], "Volumes": volumes},
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}});
     let config = blob(&oci, config.to_string().as_bytes(), "image.config.v1+json")?;
     let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer],

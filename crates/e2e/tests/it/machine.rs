@@ -7,6 +7,7 @@ use crate::authority::Authority;
 use anyhow::{Context, Result, ensure};
 use fuse_testkit::outside::Outside;
 use fuse_testkit::{Api, Daemon, Fuse, Slot, Stack, leftovers, until};
+use serde_json::Value;
 
 /// Longest time until a host is known to be gone or back: a check each second, which may wait 5 s.
 pub(crate) const NOTICED: Duration = Duration::from_secs(30);
@@ -176,6 +177,24 @@ impl Machine {
     pub(crate) async fn kill_agent(&mut self) -> Result<()> {
         let agent = self.agent.take();
         agent.context("the agent runs")?.kill().await
+    }
+
+    /// Gives it an image under the name that the file has.
+    pub(crate) fn give_image(&self, file: &Path) -> Result<()> {
+        let images = self.slot.dir().join("fc/images");
+        std::fs::create_dir_all(&images)?;
+        let name = file.file_name().context("an image has a name")?;
+        std::fs::hard_link(file, images.join(name))?;
+        Ok(())
+    }
+
+    /// The first port that it publishes of `environment`, as others reach it.
+    pub(crate) fn published(&self, environment: &Value) -> Result<Api> {
+        let url = environment["endpoints"][0]["url"].as_str();
+        let (_, port) = url
+            .and_then(|url| url.rsplit_once(':'))
+            .with_context(|| format!("nothing is published: {environment}"))?;
+        Api::new(format!("http://{}:{port}", self.network.ip), None)
     }
 
     /// State of its agent.

@@ -30,6 +30,7 @@ mod network;
 mod restarts;
 mod secrets;
 mod services;
+mod services_copied;
 mod suite;
 mod upgrade;
 mod vm_death;
@@ -70,6 +71,10 @@ fn main() -> ExitCode {
 /// Guests of images with more in them than the base; the longest of all.
 fn with_variants(suite: &Suite) -> Vec<Trial> {
     vec![
+        suite.slow_trial(
+            "services_copied::snapshots_forks_and_a_move",
+            services_copied::snapshots_forks_and_a_move,
+        ),
         suite.slow_trial(
             "services::the_example_from_up_to_drain",
             services::the_example_from_up_to_drain,

@@ -18,6 +18,7 @@ const STAND_INS: &[Image] = &[
                  echo \"a password of ${#POSTGRES_PASSWORD} characters for $POSTGRES_DB\"\n\
                  sleep 3\ntouch /tmp/ready\nwhile :; do sleep 1 & wait $!; done\n",
         tool: Some(("pg_isready", "test -e /tmp/ready\n")),
+        volume: None,
     },
     Image {
         name: "docker.io/library/adminer:5",
@@ -25,11 +26,12 @@ const STAND_INS: &[Image] = &[
                  mkdir /www\nnslookup \"$ADMINER_DEFAULT_SERVER\" >/www/index.html\n\
                  httpd -p 8080 -h /www\nwhile :; do sleep 1 & wait $!; done\n",
         tool: None,
+        volume: None,
     },
 ];
 
 /// Compose is a large program, and so is podman: emulated on a busy machine they take minutes.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 const ID: &str = "fuse-e2e-services";
 

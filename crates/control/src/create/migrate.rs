@@ -466,8 +466,8 @@ impl Control {
         })
     }
 
-    /// Starts the guest agent, which the drain command may have stopped, and deletes the
-    /// snapshots.
+    /// Starts the guest agent and the services, which the drain command may have stopped, and
+    /// deletes the snapshots.
     async fn clear_away(&self, source: &Environment, was_drained: bool) -> Result<(), Error> {
         let now = self.inner.store.environment_get(&source.id).await?;
         if now.is_none_or(|now| now.version != source.version) {
@@ -480,6 +480,7 @@ impl Control {
             let token = self.inner.store.environment_guest_token(&source.id).await?;
             let started = self.start_agent_again(&*provider, &source.id, token.is_some());
             started.await?;
+            self.services_after_drain(&*provider, &source.id).await?;
         }
         self.drop_unrecorded_snapshots(source).await?;
         self.drop_transfers(&source.id).await;

@@ -1,7 +1,8 @@
 //! The services of a manifest: the guest agent brings their containers up from what was written into the guest.
 //!
 //! A create waits for them, because one whose service does not start is a failed create. A guest that has booted
-//! anew gets them in the background: it is running already, and compose takes its time.
+//! anew, or was drained for a move that failed, gets them in the background: it is running already, and compose takes
+//! its time.
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::{
     script::{self, Save},
 };
 use crate::{
+    Control, Error,
     operation::shell,
     provider::{Provider, ProviderError},
 };
@@ -66,4 +68,22 @@ pub(crate) async fn services_again(
         provider.exec(vm, &request).await?;
     }
     Ok(())
+}
+
+impl Control {
+    /// Starts them again in a guest that was drained and goes on after all.
+    pub(super) async fn services_after_drain(
+        &self,
+        provider: &dyn Provider,
+        vm: &EnvironmentId,
+    ) -> Result<(), Error> {
+        let stored = self.request_of(vm).await?;
+        // It was read once, when the environment was created.
+        let manifest = Manifest::parse(stored.manifest_text().as_bytes()).unwrap_or_default();
+        let started = services_again(provider, vm, &manifest).await;
+        started.map_err(|source| Error::Provider {
+            operation: "start the services",
+            source,
+        })
+    }
 }

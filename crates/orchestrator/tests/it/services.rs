@@ -128,3 +128,28 @@ async fn one_that_does_not_start_fails_the_create_and_is_quoted() {
     assert_eq!(task["failure"]["step"], "services", "{task}");
     fuse.stop().await;
 }
+
+/// The workload was asked to stop, and so were they.
+#[tokio::test]
+async fn they_come_up_again_after_a_move_that_failed() {
+    let (fuse, agent) = with_agent(Options::default()).await;
+    let ran = guest(&agent, 0, "");
+    fuse.create(&request()).await.is(201);
+    let other = FakeAgent::start().await.unwrap();
+    fuse.register("other", &other).await;
+    other.fail(Step::Create, 1, 500, "the disk is broken");
+    let path = "/v1/environments/fuse-a?action=migrate";
+    let failed = fuse.post(path, &json!({})).await;
+    assert!(
+        failed.text.contains("the disk is broken"),
+        "{}",
+        failed.text
+    );
+    let calls = ran.lock().unwrap().clone();
+    let [_create, drain, again] = &calls[..] else {
+        panic!("{calls:?}");
+    };
+    assert!(drain.contains("fused drain"), "{drain}");
+    assert!(again.contains("services up") && again.contains("/fuse/services.log"));
+    fuse.stop().await;
+}

@@ -88,6 +88,16 @@ pub(crate) async fn the_example_from_up_to_drain(suite: Suite) -> Result<()> {
     )
     .await?;
     ensure!(shown.contains("(healthy)"), "{shown}");
+    // The socket that podman is handed is not for its containers.
+    let environ = exec(
+        &fuse,
+        &["podman", "exec", "fuse_db_1", "cat", "/proc/1/environ"],
+    )
+    .await?;
+    ensure!(
+        environ.contains("POSTGRES_DB=") && !environ.contains("LISTEN_"),
+        "{environ}"
+    );
     let endpoint = environment["endpoints"][0]["url"]
         .as_str()
         .context("an endpoint")?;

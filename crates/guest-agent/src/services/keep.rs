@@ -1,9 +1,14 @@
 //! `fused services keep`: what a service manager would do for podman.
 //!
-//! Serves podman's API on its socket, starts it again when it ends, and runs the containers' health checks when
-//! they are due: podman itself only knows how to ask systemd for that.
+//! Listens on the socket of podman's API and hands it to podman, starts that again when it ends, and runs the containers'
+//! health checks when they are due: podman itself only knows how to ask systemd for that. Whoever calls while podman
+//! starts, which takes it seconds in a slow guest, waits for it instead of being refused.
 
 use std::collections::HashMap;
+use std::fs::Permissions;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -28,6 +33,10 @@ const API_PATIENCE: Duration = Duration::from_secs(60);
 const LOG: &str = "/run/podman/api.log";
 /// Pause before the API is started again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Gives podman the socket as services get theirs (`sd_listen_fds`): as descriptor 3, with the number of the process
+/// that it is meant for, which before podman runs only a shell can name.
+const HAND_OVER: &str = "export LISTEN_FDS=1 LISTEN_PID=$$; \
+    exec \"$0\" system service --time=0 3<&0 0</dev/null";
 /// What `keep` says once the API answers.
 const READY: &str = "ready";
 /// Rather a container than what keeps them.
@@ -81,8 +90,7 @@ pub(super) async fn keep() -> Result<(), Error> {
     // Best effort: it is protected less without.
     let _unprotected = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let podman = Podman::at(SOCKET);
-    let dir = Path::new(SOCKET).parent().unwrap_or(Path::new("/run"));
-    std::fs::create_dir_all(dir).map_err(Error::file("make", dir))?;
+    let socket = listen(Path::new(SOCKET))?;
     let on = |kind| {
         signal(kind).map_err(|source| Error::Start {
             program: "the keeper of services".to_owned(),
@@ -90,7 +98,8 @@ pub(super) async fn keep() -> Result<(), Error> {
         })
     };
     let (mut term, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
-    let mut api = serve(&program, &podman).await?;
+    let serve = || serve(&program, &socket, &podman, Path::new(LOG));
+    let mut api = serve().await?;
     // Whoever started this may have gone.
     let _closed =
         std::io::Write::write_all(&mut std::io::stdout(), format!("{READY}\n").as_bytes());
@@ -104,11 +113,12 @@ pub(super) async fn keep() -> Result<(), Error> {
             _ended = api.wait() => {
                 sleep(AGAIN_AFTER).await;
                 // It is tried again with the next round.
-                if let Ok(again) = serve(&program, &podman).await {
+                if let Ok(again) = serve().await {
                     api = again;
                 }
             }
-            _ = looks.tick() => checks.look(&podman).await,
+            // Given up when podman ends: its calls would wait for the next one.
+            () = async { looks.tick().await; checks.look(&podman).await } => {}
         }
     }
     // It ends with this process if it does not before.
@@ -124,43 +134,59 @@ fn enter_group() {
     }
 }
 
-/// Starts podman's API and waits until it answers.
-async fn serve(program: &Path, podman: &Podman) -> Result<Child, Error> {
+/// The socket that podman is to serve on, for root only.
+fn listen(path: &Path) -> Result<UnixListener, Error> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(Error::file("make", dir))?;
+    }
     // One that was left by a process that ended hard is in the way.
-    let _none = std::fs::remove_file(SOCKET);
+    let _none = std::fs::remove_file(path);
+    let socket = UnixListener::bind(path).map_err(Error::file("listen on", path))?;
+    let private = std::fs::set_permissions(path, Permissions::from_mode(0o600));
+    private.map_err(Error::file("protect", path))?;
+    Ok(socket)
+}
+
+/// Starts podman's API and waits until it answers.
+async fn serve(
+    program: &Path,
+    socket: &UnixListener,
+    podman: &Podman,
+    log: &Path,
+) -> Result<Child, Error> {
     // Bounded by what podman says between two starts, which is little.
-    let log = Path::new(LOG);
     let said = std::fs::File::create(log).map_err(Error::file("write", log))?;
-    let mut api = Command::new(program)
-        .args(["system", "service", "--time=0"])
-        .arg(format!("unix://{SOCKET}"))
+    let failed = |source| Error::Start {
+        program: program.display().to_string(),
+        source,
+    };
+    let socket = OwnedFd::from(socket.try_clone().map_err(failed)?);
+    let mut api = Command::new("/bin/sh")
+        .args(["-c", HAND_OVER])
+        .arg(program)
         // Without systemd nobody would run podman's timers; see the module.
         .env("DISABLE_HC_SYSTEMD", "true")
-        .stdin(Stdio::null())
+        .stdin(socket)
         .stdout(Stdio::null())
         .stderr(said)
         .kill_on_drop(true)
         .spawn()
-        .map_err(|source| Error::Start {
-            program: program.display().to_string(),
-            source,
-        })?;
-    let deadline = Instant::now() + API_PATIENCE;
-    let mut pause = Duration::from_millis(20);
-    loop {
-        if podman.ping().await.is_ok() {
-            return Ok(api);
-        }
-        if let Ok(Some(status)) = api.try_wait() {
+        .map_err(failed)?;
+    // The call is in the socket's queue until podman serves.
+    let answer = tokio::select! {
+        biased;
+        answer = timeout(API_PATIENCE, podman.ping()) => answer,
+        ended = api.wait() => {
+            let status = ended.map_or_else(|e| e.to_string(), |status| status.to_string());
             let said = std::fs::read_to_string(log).unwrap_or_default();
             let said = said.trim_end();
             return Err(Error::NoApi(format!("podman ended with {status}: {said}")));
         }
-        if Instant::now() >= deadline {
-            return Err(Error::NoApi("podman does not answer".to_owned()));
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(500));
+    };
+    match answer {
+        Ok(Ok(())) => Ok(api),
+        Ok(Err(error)) => Err(Error::NoApi(error.to_string())),
+        Err(_) => Err(Error::NoApi("podman does not answer".to_owned())),
     }
 }
 
@@ -226,5 +252,67 @@ impl Checks {
             let _told_elsewhere = podman.check_health(&id, CHECK_LIMIT).await;
             id
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use super::*;
+
+    /// Runs `serve` for what stands for podman, a script.
+    async fn serve_by(dir: &Path, socket: &UnixListener, script: &str) -> Result<Child, Error> {
+        let program = dir.join("podman");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let podman = Podman::at(dir.join("sock").to_str().unwrap());
+        serve(&program, socket, &podman, &dir.join("log")).await
+    }
+
+    #[tokio::test]
+    async fn podman_is_given_a_socket_that_calls_wait_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        std::fs::write(dir.join("sock"), "left by another").unwrap();
+        let socket = listen(&dir.join("sock")).unwrap();
+        let mode = std::fs::metadata(dir.join("sock")).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+        // As podman would, once it has seen that it is meant.
+        let accepting = socket.try_clone().unwrap();
+        let told = dir.join("told");
+        let answering = std::thread::spawn(move || {
+            while std::fs::read_to_string(&told)
+                .unwrap_or_default()
+                .is_empty()
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (mut caller, _) = accepting.accept().unwrap();
+            let asked = caller.read(&mut [0; 1024]).unwrap();
+            assert!(asked > 0);
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nOK";
+            caller.write_all(answer.as_bytes()).unwrap();
+        });
+        let script = format!(
+            "[ $LISTEN_PID = $$ ] && [ -S /proc/self/fd/3 ] && [ ! -S /proc/self/fd/0 ] && \
+             echo \"$LISTEN_FDS $*\" >{}; exec sleep 600",
+            dir.join("told").display()
+        );
+        let mut api = serve_by(dir, &socket, &script).await.unwrap();
+        answering.join().unwrap();
+        let told = std::fs::read_to_string(dir.join("told")).unwrap();
+        assert_eq!(told, "1 system service --time=0\n");
+        // The reaper of another test may be faster.
+        let _gone = api.kill().await;
+    }
+
+    #[tokio::test]
+    async fn podman_that_ends_is_quoted_though_its_socket_takes_calls() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = listen(&dir.path().join("sock")).unwrap();
+        let ended = serve_by(dir.path(), &socket, "echo no store here >&2; exit 3").await;
+        let said = ended.unwrap_err().to_string();
+        assert!(said.ends_with(": no store here"), "{said}");
     }
 }

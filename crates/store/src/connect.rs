@@ -156,7 +156,16 @@ impl Connector {
 /// is only read to name the holder.
 #[derive(Debug)]
 pub(crate) struct FileLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for FileLock {
+    /// Said, not left to the close: between the fork and the exec of a child of this process, which
+    /// may be anybody's, the child has the file open, too.
+    fn drop(&mut self) {
+        // Closing it does the same, a moment later.
+        let _closed_instead = self.file.unlock();
+    }
 }
 
 impl FileLock {
@@ -187,7 +196,7 @@ impl FileLock {
         file.write_all(format!("{}\n", std::process::id()).as_bytes())
             .map_err(name)?;
         open_private(database)?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -243,6 +252,22 @@ mod tests {
         for bad in ["mysql://h/db", "sqlite://", "sqlite://a?mode=ro", "fuse.db"] {
             assert_eq!(engine(Some(bad)), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_store_is_free_when_it_is_closed_whoever_inherited_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("fuse.db");
+        let lock = FileLock::take(&database).unwrap();
+        // What a child has until it has become another program.
+        let inherited = lock.file.try_clone().unwrap();
+        assert!(matches!(
+            FileLock::take(&database),
+            Err(OpenError::Locked { .. })
+        ));
+        drop(lock);
+        FileLock::take(&database).unwrap();
+        drop(inherited);
     }
 
     #[test]

@@ -580,6 +580,7 @@ class Live(GpuHost):
             cd {QEMU}
             ./qemu-vfio-bind.sh
             (set -a; . {HOME}/.env; QEMU_DIR={HOME} QEMU_ACCELERATOR=tcg QEMU_BIN={self.bin}/qemu exec /usr/local/bin/qemu-agent) &
+            agent=$!
             until curl --silent --output /dev/null http://127.0.0.1:8091/; do kill -0 $! || exit 1; sleep 0.2; done
             ./qemu-agent-test.sh
             ./qemu-test.sh
@@ -589,6 +590,10 @@ class Live(GpuHost):
             PATH=/usr/local/bin:$PATH QEMU_BIN={self.bin}/qemu {BINARIES}/fuse doctor --machine --no-boot -o json >{self.root}/doctor.json || true
             # This image has no driver of NVIDIA's, so a guest with a device in it is found out.
             ! FUSE_GPU_TEST=1 ./qemu-test.sh
+            # A guest is left for what takes everything away.
+            kill "$agent" && wait "$agent"
+            ./qemu-agent.sh uninstall-service --purge
+            [ ! -e {HOME} ] && [ ! -e /usr/local/bin/qemu-agent ]
             """
         env = {**self.env, "PUBLIC_HOST": "127.0.0.1"}
         del env["DESTDIR"]
@@ -608,6 +613,7 @@ class Live(GpuHost):
         self.assertRegex(done.stdout, rf"host name: test-[0-9]+\n{kernel}")
         self.assertRegex(done.stdout, rf"host name: there\n{kernel}")
         self.assertIn("the guest's driver does not see a GPU", done.stderr)
+        self.assertIn("1 VMs stopped", done.stdout)
         self.assertEqual(self.kernel.driver("0000:65:00.1"), "vfio-pci")
 
 

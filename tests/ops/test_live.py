@@ -46,6 +46,9 @@ class Live(unittest.TestCase):
             ./fc-agent.sh restart
             ask -H 'Content-Type: application/json' -d '{{"cmd":["echo","still here"]}}' http://127.0.0.1:8090/v1/vm/stays/exec
             ./fc-down.sh
+            systemctl() {{ :; }} && export -f systemctl
+            ./fc-agent.sh uninstall-service --purge
+            [ ! -e /var/lib/fuse ] && [ ! -e /usr/local/bin/fc-agent ]
             """
         )
         self.assertIn("ok: restore brings the file back", done.stderr)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 /// Much longer than any token, and much shorter than a file that somebody names by mistake.
-const LARGEST: u64 = 16 * 1024;
+const LARGEST: usize = 16 * 1024;
 
 /// Where a token may come from instead of `--token`.
 #[derive(Debug, Clone, Default, Args)]
@@ -30,9 +30,10 @@ pub(crate) enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// It is not one line.
+    /// It is not one line, or far too long.
     #[error(
-        "{} holds no token: it must be one line of text, which is not repeated here", path.display()
+        "{} holds no token: it must be one line of text without blanks, 16 KiB at most; what is in it \
+         is not repeated here", path.display()
     )]
     NoToken {
         /// The file.
@@ -44,7 +45,7 @@ impl TokenFileArgs {
     /// The token of the file; `None` when none is named.
     ///
     /// # Errors
-    /// The file cannot be read, or is not one line of text.
+    /// The file cannot be read, or is not one line of text of a token's length.
     pub(crate) fn read(&self) -> Result<Option<String>, Error> {
         let Some(path) = &self.token_file else {
             return Ok(None);
@@ -59,15 +60,17 @@ impl TokenFileArgs {
             source,
         })?;
         let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
-        let is_token = !text.is_empty() && !text.contains(char::is_whitespace);
+        let is_token =
+            bytes.len() <= LARGEST && !text.is_empty() && !text.contains(char::is_whitespace);
         is_token
             .then(|| Some(text.to_owned()))
             .ok_or_else(|| Error::NoToken { path: path.clone() })
     }
 }
 
+/// One byte too many says that there is more.
 fn bounded(file: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes)?;
+    file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

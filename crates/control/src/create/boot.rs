@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Control, Settings,
     guest::{self, Credentials, FileSources},
-    provider::{FoundVm, NewVm, Provider, upload_request},
+    provider::{FoundVm, LookupError, NewVm, Provider, upload_request},
 };
 
 /// What a boot needs.
@@ -106,7 +106,7 @@ impl Boot<'_> {
         }
         let store = &self.control.inner.store;
         let uuids = store.environment_gpu_uuids(&self.record.id).await;
-        uuids.map_err(|e| BootError::Lookup(e.into()))
+        uuids.map_err(|e| BootError::Lookup(LookupError::logged(e)))
     }
 
     /// Credentials exist only with a key to store the token under.

@@ -245,7 +245,7 @@ mod tests {
     fn what_a_store_says_that_does_not_answer_is_for_the_log() {
         let store = fuse_store::StoreError::Overloaded;
         assert_eq!(store.kind(), ErrorKind::Unavailable);
-        let told = redacted(&BootError::Lookup(store.into()));
+        let told = redacted(&BootError::Lookup(LookupError::Store(store)));
         assert_eq!(
             (told.kind, told.message.as_str()),
             (

@@ -42,19 +42,19 @@ pub enum LookupError {
         #[source]
         source: AgentUrlError,
     },
-    /// The store failed. No `source`: whoever prints this prints it to callers and into records.
+    /// The store failed. No `source`, because this is printed to callers and into records; who makes it
+    /// logs the reason.
     #[error("{}", of_the_store(.0))]
     Store(StoreError),
 }
 
-impl From<StoreError> for LookupError {
-    fn from(error: StoreError) -> Self {
-        tracing::warn!(error = %chain(&error), "cannot look up the agent of a host");
+impl LookupError {
+    /// The store failed, and its reason is written to the log.
+    pub(crate) fn logged(error: StoreError) -> Self {
+        tracing::warn!(error = %chain(&error), "cannot look up a host");
         Self::Store(error)
     }
-}
 
-impl LookupError {
     /// The kind that callers are answered with.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -165,8 +165,18 @@ impl Providers {
 
     async fn make(&self, host: &HostId) -> Result<Entry, LookupError> {
         let unknown = || LookupError::UnknownHost(host.clone());
-        let row = self.store.host_get(host).await?.ok_or_else(unknown)?;
-        let token = match self.store.host_token(host).await?.ok_or_else(unknown)? {
+        let row = self
+            .store
+            .host_get(host)
+            .await
+            .map_err(LookupError::logged)?;
+        let row = row.ok_or_else(unknown)?;
+        let token = self
+            .store
+            .host_token(host)
+            .await
+            .map_err(LookupError::logged)?;
+        let token = match token.ok_or_else(unknown)? {
             StoredToken::Known(token) => token,
             StoredToken::Undecryptable => return Err(LookupError::Undecryptable(host.clone())),
         };

@@ -133,7 +133,7 @@ install_orchestrator() {
 uninstall_service() {
   # Its own directory goes in a purge, and with it the log of an agent that still writes there.
   if [ "${1:-}" = --purge ] && agent_pid >/dev/null; then stop; fi
-  uninstall_agent "$FC_AGENT_BIN" fc-agent.service "$@"
+  uninstall_agent "$FC_AGENT_BIN" fc-update fc-agent.service "$@"
   # Not made by Fuse.
   stays "$FC_BIN"
 }

@@ -41,7 +41,7 @@ as_root "$@"
 case $1 in
   install-certificate) install_certificate qemu-agent.service ;;
   install-service) install_service ;;
-  uninstall-service) uninstall_agent "$QEMU_AGENT_BIN" qemu-agent.service qemu-gpus.service "${@:2}" ;;
+  uninstall-service) uninstall_agent "$QEMU_AGENT_BIN" qemu-update qemu-agent.service qemu-gpus.service "${@:2}" ;;
   install-updater) install_updater qemu-update ;;
   uninstall-updater) remove_units qemu-update.timer qemu-update.service ;;
   env) print_env ;;

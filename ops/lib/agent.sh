@@ -98,16 +98,25 @@ with_token() {
 # field <name>: a text of the flat JSON object on stdin.
 field() { sed -n "s/.*\"$1\" *: *\"\\([^\"]*\\)\".*/\\1/p" | head -n 1; }
 
-# uninstall_agent <program> <unit>... [--purge]: the agent; with --purge also its guests, and all that it kept for them.
+# uninstall_agent <program> <updater> <unit>... [--purge]: the agent; with --purge also its guests, and all that it kept
+# for them.
 uninstall_agent() {
-  local program=$1 agent_units=() updater=${1##*/}
-  updater=${updater%-agent}-update
-  shift
+  local program=$1 updater=$2 agent_units=() elsewhere=() name path
+  shift 2
   while [ $# -gt 0 ] && [[ $1 = *.service ]]; do agent_units+=("$1"); shift; done
+  # Settings may keep some of it elsewhere; that is named, and whoever chose the place removes it.
+  for name in IMAGES_DIR SNAPSHOTS_DIR "${prefix}_JAILER_DIR"; do
+    path=$(setting "$state/.env" "$name")
+    case $path in "$home"/* | '' | [!/]*) ;; *) elsewhere+=("$path") ;; esac
+  done
   if is_purge "$@"; then
     [ ! -e "$state" ] || [ -n "$(agent_token)" ] ||
       die "$home has no token of this host's agent in .env, so it may be somebody else's: remove it by hand"
-    if [ -x "$DESTDIR$program" ] && [ -e "$state" ]; then end_guests "$program" "${agent_units[0]}"; fi
+    if [ -x "$DESTDIR$program" ]; then
+      [ ! -e "$state" ] || end_guests "$program" "${agent_units[0]}"
+    elif compgen -G "$state/agent-state/vms/*" >/dev/null; then
+      die "$program is missing, and only it can end the guests of this host: install it again (${0##*/} install-service), then run this again"
+    fi
     remove_units "$updater.timer" "$updater.service" "${agent_units[@]}"
     purge "$home" "$program"
   else
@@ -115,6 +124,7 @@ uninstall_agent() {
     stays "$home" "$program"
     log "guests, snapshots and images are in $home; --purge ends and removes them, too"
   fi
+  stays "${elsewhere[@]}"
 }
 
 # end_guests <program> <unit>: stops the agent's service, powers its guests off and takes their network away.

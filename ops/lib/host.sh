@@ -88,8 +88,9 @@ purge() {
   for path in "$@"; do
     [ -e "$DESTDIR$path" ] || [ -L "$DESTDIR$path" ] || continue
     case $path in /usr/bin/*) log "stays: $path, which is a package's (apt-get remove)"; continue ;; esac
-    rm -rf --one-file-system -- "$DESTDIR$path"
-    log "removed $path"
+    if rm -rf --one-file-system -- "$DESTDIR$path"; then log "removed $path"; else
+      log "stays: what is left in $path, where another file system is mounted: unmount it and remove it by hand"
+    fi
   done
 }
 
@@ -97,7 +98,7 @@ purge() {
 purge_orchestrator() {
   local database
   database=$(setting "$DESTDIR$1" DATABASE_URL)
-  case $database in postgres*) log "stays: the database that DATABASE_URL named; without this TOKEN_ENCRYPTION_KEY its secrets are lost" ;; esac
+  case $database in '' | sqlite:///var/lib/fuse-orchestrator/*) ;; *) log "stays: the database that DATABASE_URL named; without this TOKEN_ENCRYPTION_KEY its secrets are lost" ;; esac
   # systemd keeps the state of a user that comes and goes in private/, behind a link.
   purge "$1" "$2" /var/lib/fuse-orchestrator /var/lib/private/fuse-orchestrator
 }

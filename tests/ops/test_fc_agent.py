@@ -143,6 +143,12 @@ class Orchestrator(Host):
         self.assertEqual(list(self.everything()), [str(self.at(ENV))], "the token of the agent")
         self.fc("uninstall-orchestrator", "--purge")
 
+    def test_a_purge_names_a_store_of_another_place(self):
+        self.put(CONFIG, "DATABASE_URL=sqlite:///srv/fuse.db\n", 0o600)
+        self.assertIn("stays: the database", self.fc("uninstall-orchestrator", "--purge").stderr)
+        self.put(CONFIG, "DATABASE_URL=sqlite:///var/lib/fuse-orchestrator/fuse.db\n", 0o600)
+        self.assertNotIn("stays:", self.fc("uninstall-orchestrator", "--purge").stderr)
+
     def test_a_package_keeps_its_program(self):
         self.put("/usr/bin/orchestrator", program("packaged"))
         self.fc("install-orchestrator")
@@ -206,6 +212,22 @@ class Agent(Host):
         self.assertIn("stop-vms", self.agent_was_told())
         self.assertEqual(list(self.everything()), [str(self.at("/usr/local/bin/firecracker"))])
         self.fc("uninstall-service", "--purge")
+
+    def test_a_purge_names_what_settings_keep_elsewhere_and_ends_guests_or_nothing(self):
+        self.give_agent()
+        self.put(ENV, "SNAPSHOTS_DIR=/srv/snapshots\nIMAGES_DIR=images\n", 0o600)
+        self.put("/srv/snapshots/one", b"", 0o600)
+        self.fc("install-service")
+        self.put("/var/lib/fuse/agent-state/vms/a/meta.json", b"", 0o600)
+        self.at(AGENT).unlink()
+        done = self.fc("uninstall-service", "--purge", fails=True)
+        self.assertIn("only it can end the guests of this host", done.stderr)
+        self.assertTrue(self.at("/var/lib/fuse/agent-state/vms/a/meta.json").exists())
+        self.assertTrue(self.at(f"{UNITS}/fc-agent.service").exists())
+        self.give_agent()
+        done = self.fc("uninstall-service", "--purge")
+        self.assertIn("stays: /srv/snapshots\n", done.stderr)
+        self.assertEqual(list(self.everything()), [str(self.at("/srv/snapshots/one"))])
 
     def test_a_purge_leaves_a_directory_that_may_be_somebody_elses(self):
         self.put("/srv/data/mine", b"", 0o644)

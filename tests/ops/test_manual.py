@@ -340,8 +340,23 @@ exec {shutil.which("curl")} "${{args[@]}}"
                 self.releases.assets[f"/v1.2.3/{name}"] = installer.read_bytes()
             self.releases.sign("v1.2.3")
 
+        def taken_away():
+            self.give_agent()
+            self.fc("install-service")
+            self.fc("install-orchestrator", ORCH_BIN_SRC=str(BINARIES / "orchestrator"))
+            return lambda: self.assertEqual(self.everything(), {})
+
+        def restored():
+            need_programs("orchestrator")
+            copy = self.checkout / "copy.db"
+            program = BINARIES / "orchestrator"
+            subprocess.run([program, "--mint-api-key", "x", "--database-url", f"sqlite://{copy}"], check=True, capture_output=True)
+            (self.checkout / "fuse.key").write_text("ab" * 32)
+            (self.bin / "orchestrator").symlink_to(program)
+
         self.page("docs/self-hosting.md", {
-            "cd host-agent/firecracker": self.in_turn(self.prepare_bootstrap, by_hand, secured),
+            "cd host-agent/firecracker": self.in_turn(self.prepare_bootstrap, by_hand, secured, taken_away),
+            "TOKEN_ENCRYPTION_KEY=": restored,
             "sudo ./ops/install-orchestrator.sh": dedicated,
             "./ops/install-fuse.sh": self.release,
             "release=": alone,

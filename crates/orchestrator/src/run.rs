@@ -184,7 +184,7 @@ pub async fn rekey(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads everything that a copy of the store holds, and says what that is.
+/// Reads what a fleet cannot do without from a copy of the store, and says what that is.
 ///
 /// # Errors
 /// There is no durable store, it cannot be read in full, it is empty, or some secrets do not open.
@@ -196,6 +196,7 @@ pub async fn check_backup(config: Config) -> anyhow::Result<()> {
     let store = open(&config).await?;
     let found = store.inventory().await;
     store.close().await;
+    let has_key = config.encryption_key.is_some();
     let found = found.context("the copy cannot be read in full")?;
     let secrets = &found.secrets;
     writeln!(
@@ -207,6 +208,10 @@ pub async fn check_backup(config: Config) -> anyhow::Result<()> {
         found.api_keys,
         secrets.current + secrets.outdated
     )?;
+    anyhow::ensure!(
+        secrets.unreadable.is_empty() || has_key,
+        "TOKEN_ENCRYPTION_KEY is not set, and this copy has secrets: set it to the key that the fleet had then"
+    );
     anyhow::ensure!(
         secrets.unreadable.is_empty(),
         "TOKEN_ENCRYPTION_KEY does not open the secrets of {}. a backup is whole with the key that the fleet had then: \

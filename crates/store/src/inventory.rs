@@ -1,4 +1,4 @@
-//! Everything durable, read once from end to end.
+//! What a fleet cannot do without, read once: hosts, environments, snapshots, API keys, secrets.
 
 use crate::types::{EnvironmentFilter, Listing, Page};
 use crate::{KeyReport, SnapshotFilter, Store, StoreError};

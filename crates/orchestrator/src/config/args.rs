@@ -146,7 +146,7 @@ pub enum Command {
     /// the old one. On PostgreSQL it runs while orchestrators serve; it may be interrupted and run
     /// again.
     Rekey,
-    /// Read a restored backup from end to end, then exit
+    /// Read hosts, environments, snapshots, keys and secrets of a restored backup, then exit
     ///
     /// Give it a copy of the database as DATABASE_URL and the fleet's TOKEN_ENCRYPTION_KEY: every host, environment,
     /// snapshot and API key is read, and every secret opened. It brings the schema up to date, as a

@@ -118,6 +118,12 @@ async fn moves_to_another_key(database: &str) {
         "{why}"
     );
 
+    let keyless = text(&backup_check(&env(database, "", "")).stderr);
+    assert!(
+        keyless.contains("TOKEN_ENCRYPTION_KEY is not set"),
+        "{keyless}"
+    );
+
     let mut program = Program::start(&env(database, NEW, OLD));
     assert_eq!(exec(&program).await, 200);
     // One process at a time has a file.

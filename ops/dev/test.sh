@@ -5,6 +5,8 @@ cd "$(dirname "$0")/../.."
 
 log=$(mktemp)
 trap 'rm -f "$log" "$log.api"' EXIT
+# What runs in the background ends with the rest.
+trap 'trap - INT TERM; kill 0' INT TERM
 
 ops/dev/deps.sh test
 # A first build is quicker without the notes that later ones would be incremental by.

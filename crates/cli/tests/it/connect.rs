@@ -246,18 +246,7 @@ fn a_token_may_be_in_a_file_that_no_error_repeats() {
     });
     let user = User::connected(&agent.url(), "tok");
     user.write("agent-token", "agents-own\n");
-    let register = [
-        "host",
-        "register",
-        "a",
-        "--url",
-        "http://10.0.0.5:8090",
-        "--max-vms",
-        "2",
-        "--token-file",
-        "agent-token",
-    ];
-    user.run(&register).ok();
+    user.register("--token-file", "agent-token").ok();
     let sent = agent.seen().pop().unwrap().body;
     assert!(sent.contains("agents-own"), "{sent}");
 }

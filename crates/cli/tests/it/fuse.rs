@@ -69,6 +69,12 @@ impl User {
         std::fs::read_to_string(self.home().join(path)).unwrap_or_default()
     }
 
+    /// Registers a host, which has a token from one of these flags.
+    pub(crate) fn register(&self, flag: &str, value: &str) -> Run {
+        let host = ["host", "register", "a", "--url", "http://10.0.0.5:8090"];
+        self.run(&[&host[..], &["--max-vms", "1", flag, value]].concat())
+    }
+
     /// Runs it with this on standard input.
     pub(crate) fn run_with_input(&self, args: &[&str], input: &str) -> Run {
         let mut child = self

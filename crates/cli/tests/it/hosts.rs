@@ -96,20 +96,7 @@ fn a_refused_agent_token_keeps_the_published_lines_and_adds_one() {
         })
     });
     let user = User::connected(&server.url(), "tok");
-    let register = |token: &str| {
-        user.run(&[
-            "host",
-            "register",
-            "a",
-            "--url",
-            "http://10.0.0.5:8090",
-            "--max-vms",
-            "1",
-            "--token",
-            token,
-        ])
-        .exits(1)
-    };
+    let register = |token: &str| user.register("--token", token).exits(1);
     assert_eq!(
         register("wrong").stderr,
         "unauthorized: host agent at http://10.0.0.5:8090 rejected the token. this must be its FC_AGENT_TOKEN, not the orchestrator token\n\
